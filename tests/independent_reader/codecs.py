@@ -198,15 +198,8 @@ def _topk(parameters: Any, classes: int, label_kind: str) -> Codec:
 
 
 def _klt(parameters: Any, classes: int, label_kind: str, load: Callable[[str], bytes]) -> Codec:
-    some = range(classes + 1)
-    kinds = {
-        "step": float,
-        "edges": [range(classes + 2)],
-        "peaks": some,
-        "label_kind": label_kind,
-        "target": dict,
-    }
-    check(parameters, kinds, _PARAMETERS, ignorable=False)
+    kinds: Row = {"step": float, "edges": [range(classes + 2)], "peaks": range(classes + 1), "target": dict}
+    check(parameters, kinds | {"label_kind": label_kind}, _PARAMETERS, ignorable=False)
     step, edges, peaks = parameters["step"], parameters["edges"], parameters["peaks"]
     with np.errstate(over="ignore"):
         step32, eighth = np.float32(step), np.float32(step / 8)

@@ -98,16 +98,6 @@ def order(draws: Draws) -> list[int]:
     return sorted(range(len(draws)), key=draws.__getitem__)
 
 
-def rank(seed: int, epoch: int, batch: int) -> int:
-    def f(x: int) -> int:
-        x = (x + 0x9E3779B97F4A7C15) & _M64
-        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _M64
-        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _M64
-        return x ^ (x >> 31)
-
-    return f(f(f(seed) ^ epoch) ^ batch)
-
-
 def draw_views(how: Row, sizes: Sizes, seed: int, key: Key, size: int, strength: float | None) -> list[Row]:
     """Draw a batch as rows of a views file. `sizes`: of all images; `size`: rows of a complete batch."""
     epoch, batch = key

@@ -11,20 +11,16 @@ from typing import Any
 
 Row = dict[str, Any]
 NAME = "pool.json"
+_MAX_BYTES = 2**24
 _STORED = ("labels", "codec", "packed", "keys", "container")
 _COMPONENTS = ("crop", "flip", "mix_index", "mix_strength", "mix_box", *_STORED)
-_COUNTS = ("epochs", "batches", "incomplete_batches", "rows")
-_COVERAGE = ("minimum", "maximum", "images", "classes")
 _FILE_NAME = r"(?!\.)[A-Za-z0-9_.\-]{1,128}"
 _PATHS = {
     "batches": r"batches-[0-9a-f]{8}\.parquet",
     "images": r"images\.parquet",
-    "views": rf"views/{_FILE_NAME}\.parquet",
-    "labels": rf"labels/{_FILE_NAME}\.parquet",
-    "codec": rf"codec/{_FILE_NAME}",
-    "packed": rf"packed/{_FILE_NAME}\.parquet",
+    "codec": f"codec/{_FILE_NAME}",
 }
-_CAPITALS = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+_PATHS |= {role: rf"{role}/{_FILE_NAME}\.parquet" for role in ("views", "labels", "packed")}
 
 
 class Refused(Exception):  # noqa: N818
@@ -44,21 +40,12 @@ def regular_file(root: Path, path: str) -> Path:
     return real
 
 
-def check_size(root: Path, entry: Row) -> None:
-    size = regular_file(root, entry["path"]).stat().st_size
-    need(size == entry["bytes"], entry["path"], f"{size} bytes, but the manifest says {entry['bytes']}")
-
-
 def load(root: Path, entry: Row, *, proven: bool = False) -> bytes:
     """Return a file's bytes. `proven`: also compare its SHA-256 with the manifest."""
-    check_size(root, entry)
     data = regular_file(root, entry["path"]).read_bytes()
+    need(len(data) == entry["bytes"], entry["path"], "another size than in the manifest")
     need(not proven or hashlib.sha256(data).hexdigest() == entry["digest"], entry["path"], "another SHA-256")
     return data
-
-
-def folded(path: str) -> str:
-    return path.translate(_CAPITALS)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -79,12 +66,11 @@ def _depth(value: Any) -> int:
 
 
 def _parse(data: bytes) -> Any:
-    need(len(data) <= 2**24, NAME, "too large")
+    need(len(data) <= _MAX_BYTES, NAME, "too large")
     try:
         document = json.loads(data.decode(), object_pairs_hook=_object, parse_int=_whole)
-        json.dumps(
-            document, ensure_ascii=False, allow_nan=False
-        ).encode()  # refuses NaN, 1e999, lone surrogates
+        # Refuses NaN, 1e999 and lone surrogates.
+        json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
         need(_depth(document) <= 32, NAME, "nested too deep")
     except (ValueError, OverflowError, RecursionError) as error:
         raise Refused(f"{NAME}: {error}") from error
@@ -136,27 +122,22 @@ def _check_fields(value: Any, kinds: dict[str, Any], where: str, ignorable: bool
 _TEXT, _DIGEST, _SIDE, _NATURAL = ".*", "[0-9a-f]{64}", range(1, 2**16), range(2**63)
 _PAIR, _RGB = Nullable((float, float)), Nullable((float, float, float))
 _TEACHER = {"name": _TEXT, "weights_digest": Nullable(_DIGEST), "mean": _RGB, "std": _RGB}
-_AUGMENTATION = {
+_AUGMENTATION: Row = {
     "output_height": _SIDE,
     "output_width": _SIDE,
     "resize": _TEXT,
-    "crop_scale": _PAIR,
-    "crop_ratio": _PAIR,
-    "flip_probability": Nullable(float),
     "mix": "none|cutmix|mixup",
-    "mix_alpha": Nullable(float),
-    "cutout_fraction": Nullable(float),
-    "patch_grid": Nullable(range(1, 16)),
 }
-_FILE = {
-    "path": _TEXT,
-    "role": "|".join(_PATHS),
-    "bytes": _NATURAL,
-    "rows": range(2**40 + 1),
+_AUGMENTATION |= {"crop_scale": _PAIR, "crop_ratio": _PAIR, "patch_grid": Nullable(range(1, 16))}
+_AUGMENTATION |= dict.fromkeys(("flip_probability", "mix_alpha", "cutout_fraction"), Nullable(float))
+_FILE: Row = {"path": _TEXT, "role": "|".join(_PATHS), "bytes": _NATURAL, "rows": range(2**40 + 1)}
+_FILE |= {
     "digest": _DIGEST,
+    "footer_bytes": Nullable(range(12, 2**24 + 1)),
+    "footer_digest": Nullable(_DIGEST),
 }
-_FILE |= {"footer_bytes": Nullable(range(12, 2**24 + 1)), "footer_digest": Nullable(_DIGEST)}
-_MANIFEST = {
+_STEP = {"operation": _TEXT, "parent_digest": Nullable(_DIGEST), "parameters": dict}
+_MANIFEST: Row = {
     "format": "lpld-label-pool",
     "format_version": range(1, 2),
     "classes": range(2, 2**24 + 1),
@@ -167,10 +148,11 @@ _MANIFEST = {
     "ensemble": Nullable(_TEXT),
     "augmentation": _AUGMENTATION,
     "views": "stored|drawn",
-    "lineage": [{"operation": _TEXT, "parent_digest": Nullable(_DIGEST), "parameters": dict}],
+    "lineage": [_STEP],
     "codec": {"name": _TEXT, "parameters": dict},
-    "counts": {"images": range(2**31)} | dict.fromkeys(_COUNTS, _NATURAL),
-    "coverage": {"median": float} | dict.fromkeys(_COVERAGE, _NATURAL),
+    "counts": {"images": range(2**31)}
+    | dict.fromkeys(("epochs", "batches", "incomplete_batches", "rows"), _NATURAL),
+    "coverage": {"median": float} | dict.fromkeys(("minimum", "maximum", "images", "classes"), _NATURAL),
     "components": dict.fromkeys(_COMPONENTS, _NATURAL),
     "content_digest": _DIGEST,
     "files": [_FILE],
@@ -181,7 +163,9 @@ _MANIFEST = {
 class Manifest:
     """A manifest that is consistent in itself. `fields`: its JSON, without what a reader may ignore."""
 
-    def __init__(self, document: Any) -> None:
+    def __init__(self, root: Path) -> None:
+        with regular_file(root, NAME).open("rb") as file:
+            document = _parse(file.read(_MAX_BYTES + 1))
         need(isinstance(document, dict) and document.get("format_version") == 1, NAME, "not of version 1")
         check(document, _MANIFEST, NAME)
         self.fields: dict[str, Any] = document
@@ -219,8 +203,15 @@ class Manifest:
     def _check_files(self) -> None:
         where = f"{NAME} files"
         for entry in self.files:
-            _check_entry(entry)
-        paths = {folded(entry["path"]) for entry in self.files}
+            path, role, footer = entry["path"], entry["role"], (entry["footer_bytes"], entry["footer_digest"])
+            need(re.fullmatch(_PATHS[role], path), where, f"{path[:200]!a} is not a path of role {role}")
+            if role == "codec":
+                need(footer == (None, None) and entry["rows"] == 0, path, "a codec table with footer or rows")
+            else:
+                need(None not in footer and footer[0] <= entry["bytes"] - 4, path, "has no footer")
+            named = role != "batches" or path == f"batches-{entry['digest'][:8]}.parquet"
+            need(named, path, "is not named after its digest")
+        paths = {entry["path"].encode().lower() for entry in self.files}  # folds ASCII capitals
         need(len(paths) == len(self.files), where, "a path occurs twice")
         for role in ("batches", "images"):
             need(len(self.of_role(role)) == 1, where, f"not one file of role {role}")
@@ -233,41 +224,15 @@ class Manifest:
         counts, coverage, components = self.counts, self.fields["coverage"], self.fields["components"]
         sizes = {role: sum(entry["bytes"] for entry in self.of_role(role)) for role in _PATHS}
         need(counts["batches"] <= sizes["labels"], f"{NAME} counts", "more batches than bytes of labels")
-        need(counts["images"] <= 4 * sizes["images"], f"{NAME} counts", "more images than the table can hold")
-        need(counts["images"] == self.of_role("images")[0]["rows"], f"{NAME} counts", "images")
+        rows = self.of_role("images")[0]["rows"]
+        need(counts["images"] == rows <= 4 * sizes["images"], f"{NAME} counts", "images")
         packed = self.of_role("packed")
         need(not packed or counts["images"] == sum(entry["rows"] for entry in packed), NAME, "packed images")
         low, high, images = coverage["minimum"], coverage["maximum"], counts["images"]
         need(low <= coverage["median"] <= high, f"{NAME} coverage", "median is not from minimum to maximum")
         need(low * images <= counts["rows"] <= high * images, f"{NAME} coverage", "does not fit the rows")
-        need(coverage["images"] <= images, f"{NAME} coverage", "more images than there are")
-        need(coverage["classes"] <= self.classes, f"{NAME} coverage", "more classes than there are")
+        few = coverage["images"] <= images and coverage["classes"] <= self.classes
+        need(few, f"{NAME} coverage", "more images or classes than there are")
         need(sum(components.values()) == sum(sizes.values()), f"{NAME} components", "not the files' bytes")
         for role in ("codec", "packed"):
             need(components[role] == sizes[role], f"{NAME} components", f"not the bytes of {role} files")
-
-
-def _check_entry(entry: Row) -> None:
-    where = f"{NAME} {entry['path'][:200]!a}"
-    need(re.fullmatch(_PATHS[entry["role"]], entry["path"]), where, f"not a path of role {entry['role']}")
-    if entry["role"] == "codec":
-        need(
-            entry["footer_bytes"] is None and entry["footer_digest"] is None,
-            where,
-            "a codec table has no footer",
-        )
-        need(entry["rows"] == 0, where, "a codec table has no rows")
-    else:
-        need(entry["footer_digest"] is not None, where, "no footer_digest")
-        need(
-            entry["footer_bytes"] is not None and entry["footer_bytes"] <= entry["bytes"] - 4,
-            where,
-            "footer_bytes",
-        )
-    if entry["role"] == "batches":
-        need(entry["path"] == f"batches-{entry['digest'][:8]}.parquet", where, "not named after its digest")
-
-
-def read_manifest(root: Path) -> Manifest:
-    with regular_file(root, NAME).open("rb") as file:
-        return Manifest(_parse(file.read(2**24 + 1)))

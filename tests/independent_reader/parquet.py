@@ -54,9 +54,7 @@ class Table:
         rows = [group.num_rows for group in self._groups]
         need(all(0 <= count <= 2**20 for count in rows), self.path, "a row group is too large")
         self._starts = list(accumulate(rows, initial=0))
-        need(
-            self._starts[-1] == self._metadata.num_rows == entry["rows"], self.path, "another number of rows"
-        )
+        need(sum(rows) == self._metadata.num_rows == entry["rows"], self.path, "another number of rows")
         self.column_bytes: dict[str, int] = {}
         self.payload_spans: list[tuple[int, int]] = []
         self._check_chunks()
@@ -139,7 +137,8 @@ def _checked_page(page: bytes, kind: int, count: int, where: str) -> list[int]:
         details, position = _integers(page, position + 1, count)
     except (IndexError, ValueError) as error:
         raise Refused(f"{where}: page without a CRC, or of another type") from error
-    need(found == kind and 0 <= size <= len(page) - position, where, "page of another type or size")
+    whole = 0 <= size <= len(page) - position and page[: len(page) - size].endswith(b"\0\0")
+    need(found == kind and whole, where, "page of another type or size")
     need(zlib.crc32(page[len(page) - size :]) == crc & 0xFFFFFFFF, where, "page with another CRC")
     return details
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from . import tables
 from .codecs import choose_codec
 from .drawing import draw_views
-from .manifest import NAME, Row, check_size, load, need, read_manifest
+from .manifest import NAME, Manifest, Row, load, need
 from .parquet import Table, message
-from .tables import Key, key_of
+from .tables import Key, key_of, text
 
 _KEYS = ("epoch", "batch", "slot", "image")
 _COMPONENTS = {"flip": "flip", "mix_slot": "mix_index", "mix_strength": "mix_strength"}
@@ -26,9 +26,9 @@ class Pool:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.manifest = read_manifest(root)
+        self.manifest = Manifest(root)
         for file in self.manifest.files:
-            check_size(root, file)
+            load(root, file)
         self.index = tables.read_index(root, self.manifest)
         codec = {file["path"]: file for file in self.manifest.of_role("codec")}
         self.codec = choose_codec(self.manifest, lambda path: load(root, codec[path], proven=True))
@@ -95,11 +95,8 @@ class Pool:
         table, where = self._labels_file(entry["shard"]), f"labels of {key_of(entry)}"
         first, count = (entry["first_row"], entry["rows"]) if self.codec.per_view else (entry["position"], 1)
         rows = table.rows(first, count)
-        need(
-            table.payload_spans[table.group_of(first)] == tables.span_of(entry),
-            where,
-            "not where the index says",
-        )
+        span = table.payload_spans[table.group_of(first)]
+        need(span == tables.span_of(entry), where, "not where the index says")
         for slot, row in enumerate(rows):
             need(key_of(row) == key_of(entry), where, "keys are not those of the index")
             need(row.get("slot", slot) == slot, where, "slots do not count 0, 1, 2, ...")
@@ -107,12 +104,10 @@ class Pool:
 
     def content_digest(self) -> str:
         document, how, identity = self.manifest.fields, self.manifest.how, self.codec.identity
-        digest = hashlib.sha256(tables.text("lpld-label-pool") + struct.pack("<I", self.manifest.classes))
-        digest.update(tables.text(self.manifest.label_kind) + tables.text(document["codec"]["name"]))
+        digest = hashlib.sha256(text("lpld-label-pool") + struct.pack("<I", self.manifest.classes))
+        digest.update(text(self.manifest.label_kind) + text(document["codec"]["name"]))
         digest.update(struct.pack("<I", len(identity)) + identity)
-        digest.update(
-            struct.pack("<II", how["output_height"], how["output_width"]) + tables.text(how["resize"])
-        )
+        digest.update(struct.pack("<II", how["output_height"], how["output_width"]) + text(how["resize"]))
         digest.update(struct.pack("<I", len(document["teachers"])))
         for teacher in document["teachers"]:
             pixels = [*(teacher["mean"] or ()), *(teacher["std"] or ())]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .manifest import NAME, Manifest, Row, folded, load, need
+from .manifest import NAME, Manifest, Row, load, need
 from .parquet import Table, message
 
 Key = tuple[int, int]
@@ -22,7 +22,7 @@ CUTOUT = ("cutout_top", "cutout_left", "cutout_bottom", "cutout_right")
 FILL = ("cutout_red", "cutout_green", "cutout_blue")
 _NULL_TOGETHER = (("mix_slot", "mix_strength"), MIX_BOX, (*CUTOUT, *FILL), ("patch_order",))
 _SQUARES = {n * n for n in range(1, 16)}
-_RESERVED = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.DOTALL)
+_RESERVED = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.DOTALL | re.IGNORECASE | re.ASCII)
 
 
 def text(value: str) -> bytes:
@@ -58,9 +58,10 @@ def read_images(root: Path, manifest: Manifest) -> list[Row]:
         need(len(path.encode()) <= 4096, where, "a path is too long")
         need(not re.search(r"[\x00-\x1f\x7f\\:]", path), where, f"path {path!a}")
         for part in path.split("/"):  # an absolute path begins with an empty part
-            good = part not in ("", ".", "..") and not _RESERVED.fullmatch(folded(part))
+            good = part not in ("", ".", "..") and not _RESERVED.fullmatch(part)
             need(good, where, f"path {path!a}")
-    need(len({folded(image["path"]) for image in images}) == len(images), where, "a path occurs twice")
+    paths = {image["path"].encode().lower() for image in images}  # folds ASCII capitals
+    need(len(paths) == len(images), where, "a path occurs twice")
     return images
 
 
@@ -137,9 +138,8 @@ def check_views(views: Sequence[Row], images: Sequence[Row], size: tuple[int, in
         image = images[row["image"]]
         top, left, height, width = (row[name] for name in CROP)
         need(top >= 0 and left >= 0 and height >= 1 and width >= 1, where, "crop out of range")
-        need(
-            top + height <= image["height"] and left + width <= image["width"], where, "crop leaves its image"
-        )
+        inside = top + height <= image["height"] and left + width <= image["width"]
+        need(inside, where, "crop leaves its image")
         if row["mix_slot"] is not None:
             need(0 <= row["mix_slot"] < len(views), where, f"partner {row['mix_slot']}")
             need(is_strength(row["mix_strength"]), where, f"mix_strength {row['mix_strength']}")
@@ -148,11 +148,8 @@ def check_views(views: Sequence[Row], images: Sequence[Row], size: tuple[int, in
         for box in (MIX_BOX, CUTOUT):
             if row[box[0]] is not None:
                 top, left, bottom, right = (row[name] for name in box)
-                need(
-                    0 <= top <= bottom <= size[0] and 0 <= left <= right <= size[1],
-                    where,
-                    f"{box} out of range",
-                )
+                inside = 0 <= top <= bottom <= size[0] and 0 <= left <= right <= size[1]
+                need(inside, where, f"{box} out of range")
         order = row["patch_order"]
         if order is not None:
             need(len(order) in _SQUARES and len(order) == len(first["patch_order"]), where, "patch_order")
