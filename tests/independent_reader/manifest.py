@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,8 @@ _MAX_BYTES = 2**24
 _STORED = ("labels", "codec", "packed", "keys", "container")
 _COMPONENTS = ("crop", "flip", "mix_index", "mix_strength", "mix_box", *_STORED)
 _FILE_NAME = r"(?!\.)[A-Za-z0-9_.\-]{1,128}"
-_PATHS = {
-    "batches": r"batches-[0-9a-f]{8}\.parquet",
-    "images": r"images\.parquet",
-    "codec": f"codec/{_FILE_NAME}",
-}
+_PATHS = {"batches": r"batches-[0-9a-f]{8}\.parquet", "images": r"images\.parquet"}
+_PATHS |= {"codec": f"codec/{_FILE_NAME}"}
 _PATHS |= {role: rf"{role}/{_FILE_NAME}\.parquet" for role in ("views", "labels", "packed")}
 
 
@@ -77,27 +73,20 @@ def _parse(data: bytes) -> Any:
     return document
 
 
-@dataclass(frozen=True)
-class Nullable:
-    """A kind of value (see `check`), or null."""
-
-    kind: Any
-
-
 def check(value: Any, kind: Any, where: str, *, ignorable: bool = True) -> None:
     """Refuse a JSON value that is not of its kind, and drop fields that need not be understood.
 
-    A kind is a range of integers, a regular expression for strings, `float`, `dict`, a list with the kind of
-    all items, a tuple with the kind of each, or a dict with the kind of each field.
+    A kind is a range of integers, a regular expression for strings, `float`, `dict`, a dict with the kind of
+    each field, a list with the kind of all items, or (None, kind) for what may be null.
     """
-    if isinstance(kind, Nullable):
+    if isinstance(kind, tuple):
         if value is not None:
-            check(value, kind.kind, where)
+            check(value, kind[1], where)
     elif isinstance(kind, dict):
         _check_fields(value, kind, where, ignorable)
-    elif isinstance(kind, list | tuple):
-        fits = isinstance(value, list) and (isinstance(kind, list) or len(value) == len(kind))
-        need(fits and len(value) <= 10**6, where, "not a list of the right length")
+    elif isinstance(kind, list):
+        need(isinstance(value, list) and len(value) <= 10**6, where, "not a list")
+        need(len(kind) in (1, len(value)), where, f"not {len(kind)} items")
         for number, item in enumerate(value):
             check(item, kind[0], f"{where}[{number}]")
     elif isinstance(kind, range):
@@ -120,32 +109,28 @@ def _check_fields(value: Any, kinds: dict[str, Any], where: str, ignorable: bool
 
 
 _TEXT, _DIGEST, _SIDE, _NATURAL = ".*", "[0-9a-f]{64}", range(1, 2**16), range(2**63)
-_PAIR, _RGB = Nullable((float, float)), Nullable((float, float, float))
-_TEACHER = {"name": _TEXT, "weights_digest": Nullable(_DIGEST), "mean": _RGB, "std": _RGB}
+_PAIR, _RGB = (None, [float] * 2), (None, [float] * 3)
+_TEACHER = {"name": _TEXT, "weights_digest": (None, _DIGEST), "mean": _RGB, "std": _RGB}
 _AUGMENTATION: Row = {
     "output_height": _SIDE,
     "output_width": _SIDE,
     "resize": _TEXT,
     "mix": "none|cutmix|mixup",
 }
-_AUGMENTATION |= {"crop_scale": _PAIR, "crop_ratio": _PAIR, "patch_grid": Nullable(range(1, 16))}
-_AUGMENTATION |= dict.fromkeys(("flip_probability", "mix_alpha", "cutout_fraction"), Nullable(float))
+_AUGMENTATION |= {"crop_scale": _PAIR, "crop_ratio": _PAIR, "patch_grid": (None, range(1, 16))}
+_AUGMENTATION |= dict.fromkeys(("flip_probability", "mix_alpha", "cutout_fraction"), (None, float))
 _FILE: Row = {"path": _TEXT, "role": "|".join(_PATHS), "bytes": _NATURAL, "rows": range(2**40 + 1)}
-_FILE |= {
-    "digest": _DIGEST,
-    "footer_bytes": Nullable(range(12, 2**24 + 1)),
-    "footer_digest": Nullable(_DIGEST),
-}
-_STEP = {"operation": _TEXT, "parent_digest": Nullable(_DIGEST), "parameters": dict}
+_FILE |= {"footer_bytes": (None, range(12, 2**24 + 1)), "footer_digest": (None, _DIGEST), "digest": _DIGEST}
+_STEP = {"operation": _TEXT, "parent_digest": (None, _DIGEST), "parameters": dict}
 _MANIFEST: Row = {
     "format": "lpld-label-pool",
     "format_version": range(1, 2),
     "classes": range(2, 2**24 + 1),
     "batch_size": range(1, 2**16 + 1),
     "label_kind": "logits|probabilities",
-    "seed": Nullable(range(2**64)),
+    "seed": (None, range(2**64)),
     "teachers": [_TEACHER],
-    "ensemble": Nullable(_TEXT),
+    "ensemble": (None, _TEXT),
     "augmentation": _AUGMENTATION,
     "views": "stored|drawn",
     "lineage": [_STEP],

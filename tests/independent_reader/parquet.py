@@ -6,6 +6,7 @@ import hashlib
 import re
 import zlib
 from bisect import bisect_right
+from collections import Counter
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -18,6 +19,8 @@ SPEC = (Path(__file__).parents[2] / "lpld_labels" / "SPEC.md").read_text()
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _DELTA_BINARY_PACKED, _RLE_DICTIONARY = 0, 2, 3, 5, 8
 _ENCODINGS = (_PLAIN, _PLAIN_DICTIONARY, _RLE, _DELTA_BINARY_PACKED, _RLE_DICTIONARY)
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
+KEYS = ("epoch", "batch", "slot", "image")
+_COMPONENTS = {"flip": "flip", "mix_slot": "mix_index", "mix_strength": "mix_strength"}
 
 
 def message(name: str) -> str:
@@ -55,7 +58,7 @@ class Table:
         need(all(0 <= count <= 2**20 for count in rows), self.path, "a row group is too large")
         self._starts = list(accumulate(rows, initial=0))
         need(sum(rows) == self._metadata.num_rows == entry["rows"], self.path, "another number of rows")
-        self.column_bytes: dict[str, int] = {}
+        self.component_bytes: Counter[str] = Counter()
         self.payload_spans: list[tuple[int, int]] = []
         self._check_chunks()
         self._cached: tuple[int, list[Row]] = (-1, [])
@@ -79,10 +82,18 @@ class Table:
         spans = [(start, stop - start) for start, stop in pairwise(self._starts) if stop > start]
         return [row for start, count in spans for row in self.rows(start, count)]
 
+    def _component(self, column: str) -> str:
+        if column in KEYS:
+            return "keys"
+        if self.role == "labels":
+            return "labels"
+        return "crop" if column.startswith("crop_") else _COMPONENTS.get(column, "mix_box")
+
     def _is_payload(self, column: str) -> bool:
         """Whether a column must be PLAIN and not compressed."""
-        labels = self.role == "labels" and column not in ("epoch", "batch", "slot")
-        return labels or (self.role == "packed" and column == "image.bytes")
+        return (
+            column == "image.bytes" if self.role == "packed" else self.role == "labels" and column not in KEYS
+        )
 
     def _check_chunks(self) -> None:
         """Refuse column chunks that do not lie side by side from byte 4 to the footer."""
@@ -97,7 +108,7 @@ class Table:
                 need(placed and 0 <= size <= self._body - position, self.path, f"{name} is out of place")
                 if group.num_rows:
                     self._check_pages(chunk, position, group.num_rows)
-                self.column_bytes[name] = self.column_bytes.get(name, 0) + size
+                self.component_bytes[self._component(name)] += size
                 if self._is_payload(chunk.path_in_schema):
                     payload.append((position, size))
                 position += size
@@ -117,8 +128,8 @@ class Table:
         if middle > start:
             need(not payload and chunk.physical_type != "BYTE_ARRAY", where, "has a dictionary")
             values, encoding = _checked_page(self._data[start:middle], _DICTIONARY_PAGE, 2, where)
-            need(values <= chunk.num_values, where, "dictionary of too many values")
-            need(encoding in (_PLAIN, _PLAIN_DICTIONARY), where, f"dictionary of encoding {encoding}")
+            plain = encoding in (_PLAIN, _PLAIN_DICTIONARY)
+            need(plain and values <= chunk.num_values, where, "dictionary of another encoding, or too long")
         values, encoding, *levels = _checked_page(self._data[middle:end], _DATA_PAGE, 4, where)
         need(values == chunk.num_values, where, "page of another number of values")
         need(encoding in ((_PLAIN,) if payload else _ENCODINGS), where, f"encoding {encoding}")

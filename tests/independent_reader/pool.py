@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
 
@@ -14,11 +15,8 @@ from . import tables
 from .codecs import choose_codec
 from .drawing import draw_views
 from .manifest import NAME, Manifest, Row, load, need
-from .parquet import Table, message
+from .parquet import KEYS, Table, message
 from .tables import Key, key_of, text
-
-_KEYS = ("epoch", "batch", "slot", "image")
-_COMPONENTS = {"flip": "flip", "mix_slot": "mix_index", "mix_strength": "mix_strength"}
 
 
 class Pool:
@@ -56,7 +54,7 @@ class Pool:
         """Read all images that the pool carries."""
         found: list[bytes] = []
         for number, _ in enumerate(self.manifest.of_role("packed")):
-            for row in self._table("packed", number, message("packed")).all_rows():
+            for row in self._table("packed", number).all_rows():
                 image, data, where = self.images[len(found)], row["image"]["bytes"], f"image {len(found)}"
                 same = (row["row"], row["class"], row["image"]["path"])
                 need(same == (len(found), image["class"], image["path"]), where, "not the image table's")
@@ -65,16 +63,13 @@ class Pool:
                 found.append(data)
         return found
 
-    def _table(self, role: str, number: int, columns: str) -> Table:
+    def _table(self, role: str, number: int) -> Table:
         entry = self.manifest.of_role(role)[number]
         if entry["path"] not in self._tables:
+            keys = "".join(f"required int32 {key}; " for key in KEYS[: 3 if self.codec.per_view else 2])
+            columns = keys + self.codec.columns if role == "labels" else message(role)
             self._tables[entry["path"]] = Table(entry, load(self.root, entry), columns)
         return self._tables[entry["path"]]
-
-    def _labels_file(self, shard: int) -> Table:
-        keys = _KEYS[:3] if self.codec.per_view else _KEYS[:2]
-        columns = "".join(f"required int32 {key}; " for key in keys)
-        return self._table("labels", shard, columns + self.codec.columns)
 
     def _views(self, entry: Row) -> list[Row]:
         how, where = self.manifest.how, f"views of {key_of(entry)}"
@@ -83,7 +78,7 @@ class Pool:
             seed, batch_size = self.manifest.fields["seed"], self.manifest.batch_size
             views = draw_views(how, sizes, seed, key_of(entry), batch_size, entry["mix_strength"])
         else:
-            table = self._table("views", entry["shard"], message("views"))
+            table = self._table("views", entry["shard"])
             views = table.rows(entry["first_row"], entry["rows"])
         need(all(key_of(row) == key_of(entry) for row in views), where, "keys are not those of the index")
         tables.check_views(views, self.images, (how["output_height"], how["output_width"]), where)
@@ -92,7 +87,7 @@ class Pool:
 
     def _payload(self, entry: Row) -> list[Row]:
         """Return the batch's rows of its labels file, which lie where the index says."""
-        table, where = self._labels_file(entry["shard"]), f"labels of {key_of(entry)}"
+        table, where = self._table("labels", entry["shard"]), f"labels of {key_of(entry)}"
         first, count = (entry["first_row"], entry["rows"]) if self.codec.per_view else (entry["position"], 1)
         rows = table.rows(first, count)
         span = table.payload_spans[table.group_of(first)]
@@ -117,14 +112,10 @@ class Pool:
         return digest.hexdigest()
 
     def component_bytes(self) -> dict[str, int]:
-        found = dict.fromkeys(self.manifest.fields["components"], 0)
-        for shard, _ in enumerate(self.manifest.of_role("labels")):
-            for name, size in self._labels_file(shard).column_bytes.items():
-                found["keys" if name in _KEYS else "labels"] += size
-        for shard, _ in enumerate(self.manifest.of_role("views")):
-            for name, size in self._table("views", shard, message("views")).column_bytes.items():
-                other = "crop" if name.startswith("crop_") else _COMPONENTS.get(name, "mix_box")
-                found["keys" if name in _KEYS else other] += size
+        found = Counter(dict.fromkeys(self.manifest.fields["components"], 0))
+        for role in ("labels", "views"):
+            for shard, _ in enumerate(self.manifest.of_role(role)):
+                found.update(self._table(role, shard).component_bytes)
         for role in ("codec", "packed"):
             found[role] = sum(entry["bytes"] for entry in self.manifest.of_role(role))
         found["container"] = sum(entry["bytes"] for entry in self.manifest.files) - sum(found.values())
@@ -137,13 +128,12 @@ class Pool:
             views, _, digest = self.read(key)
             need(digest == entry["digest"], f"batch {key}", "another digest")
             np.add.at(seen, [row["image"] for row in views], 1)
-        return {
-            "minimum": min(seen.tolist(), default=0),
-            "maximum": max(seen.tolist(), default=0),
-            "median": float(np.median(seen)) if seen.size else 0.0,
-            "images": int((seen > 0).sum()),
-            "classes": len({image["class"] for image in self.images if seen[image["image"]]}),
-        }
+        found: dict[str, float] = dict.fromkeys(("minimum", "maximum", "median", "images", "classes"), 0)
+        if seen.size:
+            found = {"minimum": int(seen.min()), "maximum": int(seen.max()), "median": float(np.median(seen))}
+            found["images"] = int((seen > 0).sum())
+            found["classes"] = len({image["class"] for image in self.images if seen[image["image"]]})
+        return found
 
 
 def verify(path: str | Path) -> Pool:
