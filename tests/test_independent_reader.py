@@ -1,7 +1,4 @@
-"""A second reader, written from SPEC.md alone, agrees with the product and refuses what SPEC.md refuses.
-
-A change of the format changes both readers.
-"""
+"""A second reader, written from SPEC.md alone, agrees with the product and refuses what SPEC.md refuses."""
 
 from __future__ import annotations
 
@@ -69,7 +66,6 @@ def _use(path: Path) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_refuses_what_must_be_refused(name: str) -> None:
-    """Each at its stage: opening, reading or `verify`."""
     path = GOLDEN / "refuse" / name
     stage = (path / "reason.txt").read_text().split()[0]
     with pytest.raises(Refused):

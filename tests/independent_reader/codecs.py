@@ -65,17 +65,16 @@ def _binary(names: Sequence[str]) -> str:
 
 def _unzstd(blob: bytes, size: int, where: str) -> bytes:
     """Decompress one zstd frame of `size` bytes, with nothing before or after it."""
-    need(blob[:4] == b"\x28\xb5\x2f\xfd", where, "no zstd frame")
     try:
         frame = zstandard.get_frame_parameters(blob)
-        need(frame.content_size == size and frame.dict_id == 0, where, f"not a zstd frame of {size} bytes")
+        alone = blob[:4] == zstandard.FRAME_HEADER and frame.content_size == size and frame.dict_id == 0
+        need(alone, where, f"not a zstd frame of {size} bytes")
         return zstandard.ZstdDecompressor(max_window_size=2**31).decompress(blob, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise Refused(f"{where}: {error}") from error
 
 
 def _joined(planes: Sequence[bytes], dtype: str, shape: Shape) -> Array:
-    """Put byte k of item i together from planes."""
     items = np.stack([np.frombuffer(plane, np.uint8) for plane in planes], axis=1)
     return np.ascontiguousarray(items).view(dtype).reshape(shape)
 
@@ -165,11 +164,10 @@ def _topk(parameters: Any, classes: int, label_kind: str) -> Codec:
     need(bits != 24, f"{_PARAMETERS} value_bits", "not 8, 16 or 32")
 
     def decode(rows: Sequence[Row], count: int) -> Decoded:
-        row = rows[0]
-
         def planes(name: str, dtype: str, *shape: int) -> Array:
-            return _finite(_byte_planes(row[name], dtype, (count, *shape), name), name)
+            return _finite(_byte_planes(rows[0][name], dtype, (count, *shape), name), name)
 
+        row = rows[0]
         kept = _gaps(row["gaps"], (count, k), classes, "gaps")
         values = stored = planes("values", "u1" if bits == 8 else f"<f{bits // 8}", k)
         canonical = _little(kept.astype(np.int32))
@@ -192,8 +190,8 @@ def _topk(parameters: Any, classes: int, label_kind: str) -> Codec:
         np.put_along_axis(labels, kept, values, axis=1)
         return labels, canonical
 
-    names = ("gaps", "values", "scale", "offset") if bits == 8 else ("gaps", "values")
-    columns = _binary(names) + " optional binary tail; optional binary order;"
+    columns = _binary(["gaps", "values", *(["scale", "offset"] if bits == 8 else [])])
+    columns += " optional binary tail; optional binary order;"
     return Codec(columns, decode, identity=struct.pack("<IB", k, bits))
 
 

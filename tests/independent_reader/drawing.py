@@ -35,7 +35,7 @@ def _mix(x: int, y: int) -> int:
 
 
 def _stream(*words: int) -> Iterator[float]:
-    """Yield S(w0, w1, ...): draws in [0, 1)."""
+    """Yield the draws of S(w0, w1, ...)."""
     hashed = _hasher(0x43B0D7E5, 0x931E8875)
     p = [hashed(word) for word in (*words, 0, 0, 0, 0)[:4]]
     for source in range(4):
@@ -57,7 +57,6 @@ def _stream(*words: int) -> Iterator[float]:
 
 
 def generator(seed: int, *places: int) -> Iterator[float]:
-    """Yield G(seed, a, b, ...)."""
     return _stream(len(places), seed % 2**32, seed // 2**32, *places)
 
 
@@ -125,7 +124,7 @@ def draw_views(how: Row, sizes: Sizes, seed: int, key: Key, size: int, strength:
     return [row | {name: values[slot] for name, values in columns.items()} for slot in range(count)]
 
 
-def _columns(names: Sequence[str], rows: Lists) -> dict[str, Sequence[Any]]:
+def _columns(names: Sequence[str], rows: Lists) -> dict[str, Any]:
     return {name: [row[number] for row in rows] for number, name in enumerate(names)}
 
 
@@ -155,9 +154,6 @@ def _crop(size: tuple[int, int], scale: Draws, ratio: Draws, us: Draws, vs: Draw
         height, width = round(math.sqrt(area / drawn)), round(math.sqrt(area * drawn))
         if 1 <= height <= h and 1 <= width <= w:
             return [below(t[0], h - height + 1), below(t[1], w - width + 1), height, width]
-    height, width = h, w
-    if w / h < low:
-        height = min(max(round(w / low), 1), h)
-    elif w / h > high:
-        width = min(max(round(h * high), 1), w)
+    height = min(max(round(w / low), 1), h) if w / h < low else h
+    width = min(max(round(h * high), 1), w) if w / h > high else w
     return [(h - height) // 2, (w - width) // 2, height, width]

@@ -11,8 +11,6 @@ from typing import Any
 Row = dict[str, Any]
 NAME = "pool.json"
 _MAX_BYTES = 2**24
-_STORED = ("labels", "codec", "packed", "keys", "container")
-_COMPONENTS = ("crop", "flip", "mix_index", "mix_strength", "mix_box", *_STORED)
 _FILE_NAME = r"(?!\.)[A-Za-z0-9_.\-]{1,128}"
 _PATHS = {"batches": r"batches-[0-9a-f]{8}\.parquet", "images": r"images\.parquet"}
 _PATHS |= {"codec": f"codec/{_FILE_NAME}"}
@@ -122,6 +120,8 @@ _AUGMENTATION |= dict.fromkeys(("flip_probability", "mix_alpha", "cutout_fractio
 _FILE: Row = {"path": _TEXT, "role": "|".join(_PATHS), "bytes": _NATURAL, "rows": range(2**40 + 1)}
 _FILE |= {"footer_bytes": (None, range(12, 2**24 + 1)), "footer_digest": (None, _DIGEST), "digest": _DIGEST}
 _STEP = {"operation": _TEXT, "parent_digest": (None, _DIGEST), "parameters": dict}
+_SIZES = dict.fromkeys(("crop", "flip", "mix_index", "mix_strength", "mix_box"), _NATURAL)
+_SIZES |= dict.fromkeys(("labels", "codec", "packed", "keys", "container"), _NATURAL)
 _MANIFEST: Row = {
     "format": "lpld-label-pool",
     "format_version": range(1, 2),
@@ -138,7 +138,7 @@ _MANIFEST: Row = {
     "counts": {"images": range(2**31)}
     | dict.fromkeys(("epochs", "batches", "incomplete_batches", "rows"), _NATURAL),
     "coverage": {"median": float} | dict.fromkeys(("minimum", "maximum", "images", "classes"), _NATURAL),
-    "components": dict.fromkeys(_COMPONENTS, _NATURAL),
+    "components": _SIZES,
     "content_digest": _DIGEST,
     "files": [_FILE],
     "created_by": _TEXT,

@@ -79,8 +79,8 @@ class Table:
         return self._cached[1][start : start + count]
 
     def all_rows(self) -> list[Row]:
-        spans = [(start, stop - start) for start, stop in pairwise(self._starts) if stop > start]
-        return [row for start, count in spans for row in self.rows(start, count)]
+        groups = [(start, stop - start) for start, stop in pairwise(self._starts) if stop > start]
+        return [row for start, count in groups for row in self.rows(start, count)]
 
     def _component(self, column: str) -> str:
         if column in KEYS:
@@ -121,8 +121,8 @@ class Table:
         where, payload = f"{self.path} {chunk.path_in_schema}", self._is_payload(chunk.path_in_schema)
         compressions = ("UNCOMPRESSED",) if payload else ("UNCOMPRESSED", "ZSTD")
         need(chunk.compression in compressions, where, f"compression {chunk.compression}")
-        repeated = ".list." in chunk.path_in_schema
-        need(rows == chunk.num_values or (repeated and rows < chunk.num_values), where, "number of values")
+        nested = ".list." in chunk.path_in_schema
+        need(rows == chunk.num_values or (nested and rows < chunk.num_values), where, "number of values")
         middle, end = chunk.data_page_offset, start + chunk.total_compressed_size
         need(start <= middle < end, where, "no data page")
         if middle > start:
@@ -139,8 +139,7 @@ class Table:
 def _checked_page(page: bytes, kind: int, count: int, where: str) -> list[int]:
     """Check type, size and CRC of a page; return the first integers of the header of its type.
 
-    A page header is a Thrift struct in the compact protocol. Fields 1 to 4 are integers, each after a byte
-    0x15: the type, two sizes and the CRC. A struct follows: field 5 for data pages, 7 for dictionaries.
+    A page header is a Thrift struct: type, two sizes, CRC; then a struct, field 5 for data and 7 for dictionaries.
     """
     try:
         (found, _, size, crc), position = _integers(page, 0, 4)

@@ -38,20 +38,23 @@ class Pool:
 
     @cached_property
     def images(self) -> list[Row]:
-        """The image table, proven when it is first used."""
         return tables.read_images(self.root, self.manifest)
 
     def read(self, key: Key) -> tuple[list[Row], NDArray[np.float32], bytes]:
         """Return views, as rows of a views file, labels, float32 [rows, C], and the batch digest."""
-        entry, where = self.index[key], f"labels of {key}"
-        views = self._views(entry)
-        labels, canonical = self.codec.decode(self._payload(entry), entry["rows"])
+        entry, where, per_view = self.index[key], f"labels of {key}", self.codec.per_view
+        views, table = self._views(entry), self._table("labels", entry["shard"])
+        first, count = (entry["first_row"], entry["rows"]) if per_view else (entry["position"], 1)
+        rows, span = table.rows(first, count), table.payload_spans[table.group_of(first)]
+        need(span == entry["span"], where, "not where the index says")
+        for slot, row in enumerate(rows):
+            need(key_of(row) == key and row.get("slot", slot) == slot, where, "keys are not the index's")
+        labels, canonical = self.codec.decode(rows, entry["rows"])
         need(np.isfinite(labels).all(), where, "NaN or infinite")
         need(self.manifest.label_kind == "logits" or (labels >= 0).all(), where, "below 0")
         return views, labels, hashlib.sha256(tables.views_digest(views) + canonical).digest()[:16]
 
     def packed_images(self) -> list[bytes]:
-        """Read all images that the pool carries."""
         found: list[bytes] = []
         for number, _ in enumerate(self.manifest.of_role("packed")):
             for row in self._table("packed", number).all_rows():
@@ -84,18 +87,6 @@ class Pool:
         tables.check_views(views, self.images, (how["output_height"], how["output_width"]), where)
         need(tables.views_digest(views)[:8] == entry["views_digest"], where, "another digest")
         return views
-
-    def _payload(self, entry: Row) -> list[Row]:
-        """Return the batch's rows of its labels file, which lie where the index says."""
-        table, where = self._table("labels", entry["shard"]), f"labels of {key_of(entry)}"
-        first, count = (entry["first_row"], entry["rows"]) if self.codec.per_view else (entry["position"], 1)
-        rows = table.rows(first, count)
-        span = table.payload_spans[table.group_of(first)]
-        need(span == tables.span_of(entry), where, "not where the index says")
-        for slot, row in enumerate(rows):
-            need(key_of(row) == key_of(entry), where, "keys are not those of the index")
-            need(row.get("slot", slot) == slot, where, "slots do not count 0, 1, 2, ...")
-        return rows
 
     def content_digest(self) -> str:
         document, how, identity = self.manifest.fields, self.manifest.how, self.codec.identity
@@ -146,8 +137,9 @@ def verify(path: str | Path) -> Pool:
     need(pool.component_bytes() == document["components"], NAME, "other components")
     need(pool.coverage() == document["coverage"], NAME, "another coverage")
     pool.packed_images()
-    found = {f"{file.parent.name}/{file.name}" for file in pool.root.glob("*/*")}
-    folders = ("views/", "labels/", "codec/", "packed/")
-    left_over = {path for path in found if path.startswith(folders)} - {entry["path"] for entry in files}
-    need(not left_over, str(sorted(left_over)), "the manifest does not name them")
+    found = {
+        path for folder in ("views", "labels", "codec", "packed") for path in (pool.root / folder).glob("*")
+    }
+    left_over = found - {pool.root / entry["path"] for entry in files}
+    need(not left_over, f"{left_over}", "the manifest does not name them")
     return pool

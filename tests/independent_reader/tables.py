@@ -33,11 +33,6 @@ def key_of(row: Row) -> Key:
     return row["epoch"], row["batch"]
 
 
-def span_of(entry: Row) -> Key:
-    """Return where the payload pages of a batch's row group are, and their bytes."""
-    return entry["group_offset"], entry["group_bytes"]
-
-
 def is_strength(value: Any) -> bool:
     """Whether a value is a mix strength: 0 to 1, and not -0.0."""
     return value is not None and 0 <= value <= 1 and math.copysign(1, value) == 1
@@ -74,12 +69,14 @@ def images_digest(images: Sequence[Row]) -> bytes:
 
 
 def read_index(root: Path, manifest: Manifest) -> dict[Key, Row]:
+    """Return the batches by key. `span`: where the payload pages of their row group are, and their bytes."""
     (file,) = manifest.of_role("batches")
     entries = _proven_rows(root, file)
     shards: list[list[Row]] = [[] for _ in manifest.of_role("labels")]
     last = (-1, -1)
     for entry in entries:
         key, count, where = key_of(entry), entry["rows"], f"batch {key_of(entry)}"
+        entry["span"] = (entry["group_offset"], entry["group_bytes"])
         need(min(key) >= 0 and last < key, where, "below 0, or out of order")
         last = key
         need(1 <= count <= manifest.batch_size, where, f"{count} rows")
@@ -112,9 +109,9 @@ def _check_shard(manifest: Manifest, shard: int, batches: Sequence[Row], index: 
         where = f"{index} {key_of(entry)}"
         need((entry["position"], entry["first_row"]) == (position, rows), where, "position or first_row")
         rows += entry["rows"]
-        if span_of(entry) != span:  # the first batch of a row group
+        if entry["span"] != span:  # the first batch of a row group
             need(left == 0, where, "label_bytes before it do not fill their row group")
-            span = span_of(entry)
+            span = entry["span"]
             need(span[0] >= end and span[1] > 0, where, "its row group overlaps another")
             left, end = span[1], sum(span)
             need(end <= labels["bytes"] - labels["footer_bytes"], where, "its row group leaves the file")
@@ -162,9 +159,8 @@ def views_digest(views: Sequence[Row]) -> bytes:
 
     first = views[0]
     mixed, boxed, cut = (first[name] is not None for name in ("mix_slot", "mix_top", "cutout_top"))
-    mix_kind = (1 if boxed else 2) if mixed else 0
-    flags = cut + 2 * len(first["patch_order"] or ())
-    digest = hashlib.sha256(struct.pack("<5q", first["epoch"], first["batch"], len(views), mix_kind, flags))
+    kinds = ((1 if boxed else 2) if mixed else 0, cut + 2 * len(first["patch_order"] or ()))
+    digest = hashlib.sha256(struct.pack("<5q", first["epoch"], first["batch"], len(views), *kinds))
     digest.update(packed("<i4", "image") + packed("<i4", *CROP) + packed("u1", "flip"))
     if mixed:
         digest.update(packed("<i4", "mix_slot") + struct.pack("<d", first["mix_strength"]))
