@@ -202,10 +202,9 @@ def _klt(parameters: Any, classes: int, label_kind: str, load: Callable[[str], b
     with np.errstate(over="ignore"):
         step32, eighth = np.float32(step), np.float32(step / 8)
     need(step32 > 0 and np.isfinite(step32), f"{_PARAMETERS} step", "not above 0 and finite")
-    rising = len(edges) > 1 and edges[0] == 0 and all(a < b for a, b in pairwise(edges))
-    need(rising, f"{_PARAMETERS} edges", "not rising from 0")
+    need(edges[:1] == [0] and edges == sorted(set(edges)), f"{_PARAMETERS} edges", "not rising from 0")
     length = edges[-1] - 1
-    need(length * classes <= 2**26, f"{_PARAMETERS} edges", "the basis is too large")
+    need(0 <= length * classes <= 2**26, f"{_PARAMETERS} edges", "the basis is too large")
     scale = _npy(load("codec/scale.npy"), "<f4", length, "codec/scale.npy")
     mean = _npy(load("codec/mean.npy"), "<f2", classes, "codec/mean.npy")
     basis = _pcodec(load("codec/basis.pco"), (length, classes), "codec/basis.pco")

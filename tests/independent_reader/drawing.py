@@ -13,7 +13,6 @@ _M32, _M64, _M128 = 2**32 - 1, 2**64 - 1, 2**128 - 1
 _H, _L = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")
 Sizes = Sequence[tuple[int, int]]
 Draws = Sequence[float]
-Lists = list[list[int]]
 
 
 def _hasher(h: int, factor: int) -> Callable[[int], int]:
@@ -99,9 +98,8 @@ def order(draws: Draws) -> list[int]:
 
 def draw_views(how: Row, sizes: Sizes, seed: int, key: Key, size: int, strength: float | None) -> list[Row]:
     """Draw a batch as rows of a views file. `sizes`: of all images; `size`: rows of a complete batch."""
-    epoch, batch = key
-    images = order(take(generator(seed, epoch), len(sizes)))[batch * size :][:size]
-    count, stream = len(images), generator(seed, epoch, batch)
+    images = order(take(generator(seed, key[0]), len(sizes)))[key[1] * size :][:size]
+    count, stream = len(images), generator(seed, *key)
     columns: dict[str, Sequence[Any]] = {"image": images, "slot": range(count)}
     if how["patch_grid"] is not None:
         columns["patch_order"] = [order(draws) for draws in _table(stream, count, how["patch_grid"] ** 2)]
@@ -120,11 +118,11 @@ def draw_views(how: Row, sizes: Sizes, seed: int, key: Key, size: int, strength:
         sides = [math.floor(side * math.sqrt(1 - strength)) // 2 * 2 for side in output]
         columns |= _columns(MIX_BOX, [_box(take(stream, 2), sides, output)] * count)
     row = dict.fromkeys((*CROP, *CUTOUT, *FILL, *MIX_BOX, "mix_slot", "mix_strength", "patch_order"))
-    row |= {"epoch": epoch, "batch": batch}
+    row |= {"epoch": key[0], "batch": key[1]}
     return [row | {name: values[slot] for name, values in columns.items()} for slot in range(count)]
 
 
-def _columns(names: Sequence[str], rows: Lists) -> dict[str, Any]:
+def _columns(names: Sequence[str], rows: list[list[int]]) -> dict[str, Any]:
     return {name: [row[number] for row in rows] for number, name in enumerate(names)}
 
 
@@ -135,7 +133,7 @@ def _box(draws: Draws, sides: Sequence[int], output: Sequence[int]) -> list[int]
     return [max(low, 0) for low in starts] + ends
 
 
-def _crops(stream: Iterator[float], sizes: Sizes, how: Row) -> Lists:
+def _crops(stream: Iterator[float], sizes: Sizes, how: Row) -> list[list[int]]:
     if how["crop_scale"] is None:
         return [[0, 0, height, width] for height, width in sizes]
     ratio = how["crop_ratio"] or (3 / 4, 4 / 3)

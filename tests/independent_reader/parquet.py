@@ -83,10 +83,8 @@ class Table:
         return [row for start, count in groups for row in self.rows(start, count)]
 
     def _component(self, column: str) -> str:
-        if column in KEYS:
-            return "keys"
-        if self.role == "labels":
-            return "labels"
+        if column in KEYS or self.role == "labels":
+            return "keys" if column in KEYS else "labels"
         return "crop" if column.startswith("crop_") else _COMPONENTS.get(column, "mix_box")
 
     def _is_payload(self, column: str) -> bool:
@@ -139,7 +137,7 @@ class Table:
 def _checked_page(page: bytes, kind: int, count: int, where: str) -> list[int]:
     """Check type, size and CRC of a page; return the first integers of the header of its type.
 
-    A page header is a Thrift struct: type, two sizes, CRC; then a struct, field 5 for data and 7 for dictionaries.
+    A page header is a Thrift struct: type, two sizes, CRC; then a struct, field 5 for data, 7 for dictionaries.
     """
     try:
         (found, _, size, crc), position = _integers(page, 0, 4)

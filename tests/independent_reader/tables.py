@@ -38,13 +38,9 @@ def is_strength(value: Any) -> bool:
     return value is not None and 0 <= value <= 1 and math.copysign(1, value) == 1
 
 
-def _proven_rows(root: Path, entry: Row) -> list[Row]:
-    return Table(entry, load(root, entry, proven=True), message(entry["role"])).all_rows()
-
-
 def read_images(root: Path, manifest: Manifest) -> list[Row]:
     (file,) = manifest.of_role("images")
-    images, where = _proven_rows(root, file), file["path"]
+    images, where = Table(file, load(root, file, proven=True), message("images")).all_rows(), file["path"]
     for number, image in enumerate(images):
         need(image["image"] == number, where, "images do not count 0, 1, 2, ...")
         need(0 <= image["class"] < manifest.classes, where, f"class {image['class']}")
@@ -53,8 +49,7 @@ def read_images(root: Path, manifest: Manifest) -> list[Row]:
         need(len(path.encode()) <= 4096, where, "a path is too long")
         need(not re.search(r"[\x00-\x1f\x7f\\:]", path), where, f"path {path!a}")
         for part in path.split("/"):  # an absolute path begins with an empty part
-            good = part not in ("", ".", "..") and not _RESERVED.fullmatch(part)
-            need(good, where, f"path {path!a}")
+            need(part not in ("", ".", "..") and not _RESERVED.fullmatch(part), where, f"path {path!a}")
     paths = {image["path"].encode().lower() for image in images}  # folds ASCII capitals
     need(len(paths) == len(images), where, "a path occurs twice")
     return images
@@ -71,7 +66,7 @@ def images_digest(images: Sequence[Row]) -> bytes:
 def read_index(root: Path, manifest: Manifest) -> dict[Key, Row]:
     """Return the batches by key. `span`: where the payload pages of their row group are, and their bytes."""
     (file,) = manifest.of_role("batches")
-    entries = _proven_rows(root, file)
+    entries = Table(file, load(root, file, proven=True), message("batches")).all_rows()
     shards: list[list[Row]] = [[] for _ in manifest.of_role("labels")]
     last = (-1, -1)
     for entry in entries:
@@ -135,18 +130,15 @@ def check_views(views: Sequence[Row], images: Sequence[Row], size: tuple[int, in
         image = images[row["image"]]
         top, left, height, width = (row[name] for name in CROP)
         need(top >= 0 and left >= 0 and height >= 1 and width >= 1, where, "crop out of range")
-        inside = top + height <= image["height"] and left + width <= image["width"]
-        need(inside, where, "crop leaves its image")
+        need(top + height <= image["height"] and left + width <= image["width"], where, "crop is too large")
         if row["mix_slot"] is not None:
             need(0 <= row["mix_slot"] < len(views), where, f"partner {row['mix_slot']}")
             need(is_strength(row["mix_strength"]), where, f"mix_strength {row['mix_strength']}")
-            same = all(row[name] == first[name] for name in ("mix_strength", *MIX_BOX))
-            need(same, where, "mix strength or box differs within the batch")
+            need(all(row[n] == first[n] for n in ("mix_strength", *MIX_BOX)), where, "mixed in two ways")
         for box in (MIX_BOX, CUTOUT):
             if row[box[0]] is not None:
                 top, left, bottom, right = (row[name] for name in box)
-                inside = 0 <= top <= bottom <= size[0] and 0 <= left <= right <= size[1]
-                need(inside, where, f"{box} out of range")
+                need(0 <= top <= bottom <= size[0] and 0 <= left <= right <= size[1], where, f"{box}")
         order = row["patch_order"]
         if order is not None:
             need(len(order) in _SQUARES and len(order) == len(first["patch_order"]), where, "patch_order")
