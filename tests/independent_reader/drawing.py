@@ -117,7 +117,7 @@ def draw_views(how: Row, sizes: Sizes, seed: int, key: Key, size: int, strength:
     if strength is not None and how["mix"] == "cutmix":
         sides = [math.floor(side * math.sqrt(1 - strength)) // 2 * 2 for side in output]
         columns |= _columns(MIX_BOX, [_box(take(stream, 2), sides, output)] * count)
-    row = dict.fromkeys((*CROP, *CUTOUT, *FILL, *MIX_BOX, "mix_slot", "mix_strength", "patch_order"))
+    row: Row = dict.fromkeys((*CROP, *CUTOUT, *FILL, *MIX_BOX, "mix_slot", "mix_strength", "patch_order"))
     row |= {"epoch": key[0], "batch": key[1]}
     return [row | {name: values[slot] for name, values in columns.items()} for slot in range(count)]
 

@@ -137,7 +137,7 @@ class Table:
 def _checked_page(page: bytes, kind: int, count: int, where: str) -> list[int]:
     """Check type, size and CRC of a page; return the first integers of the header of its type.
 
-    A page header is a Thrift struct: type, two sizes, CRC; then a struct, field 5 for data, 7 for dictionaries.
+    A page header is a Thrift struct: type, 2 sizes, CRC, then a struct: field 5 for data, 7 dictionaries.
     """
     try:
         (found, _, size, crc), position = _integers(page, 0, 4)

@@ -156,7 +156,7 @@ def views_digest(views: Sequence[Row]) -> bytes:
     digest.update(packed("<i4", "image") + packed("<i4", *CROP) + packed("u1", "flip"))
     if mixed:
         digest.update(packed("<i4", "mix_slot") + struct.pack("<d", first["mix_strength"]))
-    if boxed:
+    if mixed and boxed:
         digest.update(struct.pack("<4q", *(first[name] for name in MIX_BOX)))
     if cut:
         digest.update(packed("<i4", *CUTOUT) + packed("u1", *FILL))
