@@ -1,279 +1,223 @@
-"""The manifest: every field, its type and its limits."""
+"""The manifest: JSON within limits, fields of the right types, what must hold between them, and its files."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+import re
 from pathlib import Path
 from typing import Any
 
-from . import strict_json
-from .errors import need, refuse
-from .fields import Fields
-from .files import FileEntry
-from .names import ROLES, check_role_path, folded, regular_file
-
+Row = dict[str, Any]
 NAME = "pool.json"
-MAX_FOOTER = 2**24
-COMPONENTS = (
-    "crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "packed", "keys", "container"
-)  # fmt: skip
+_MAX_BYTES = 2**24
+_FILE_NAME = r"(?!\.)[A-Za-z0-9_.\-]{1,128}"
+_PATHS = {"batches": r"batches-[0-9a-f]{8}\.parquet", "images": r"images\.parquet"}
+_PATHS |= {"codec": f"codec/{_FILE_NAME}"}
+_PATHS |= {role: rf"{role}/{_FILE_NAME}\.parquet" for role in ("views", "labels", "packed")}
 
 
-@dataclass(frozen=True)
-class Teacher:
-    """Who gave labels, and how it wanted its pixels."""
-
-    name: str
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
+class Refused(Exception):  # noqa: N818
+    """A pool, or a part of it, that a reader must refuse."""
 
 
-@dataclass(frozen=True)
-class Augmentation:
-    """How views were drawn."""
-
-    output_height: int
-    output_width: int
-    resize: str
-    crop_scale: tuple[float, ...] | None
-    crop_ratio: tuple[float, ...] | None
-    flip_probability: float | None
-    mix: str
-    mix_alpha: float | None
-    cutout_fraction: float | None
-    patch_grid: int | None
+def need(condition: object, where: str, why: str) -> None:
+    """Refuse unless the condition holds. `where`: the file, and the field or column."""
+    if not condition:
+        raise Refused(f"{where}: {why}")
 
 
-@dataclass(frozen=True)
-class Counts:
-    """How much there is."""
-
-    images: int
-    epochs: int
-    batches: int
-    incomplete_batches: int
-    rows: int
+def regular_file(root: Path, path: str) -> Path:
+    """Return a file of the pool; refuse what is missing, not a regular file, or a link out of the pool."""
+    real = (root / path).resolve()
+    need(root.resolve() in real.parents and real.is_file(), path, "no regular file of the pool")
+    return real
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """Views per image."""
-
-    minimum: int
-    maximum: int
-    median: float
-    images: int
-    classes: int
+def load(root: Path, entry: Row, *, proven: bool = False) -> bytes:
+    """Return a file's bytes. `proven`: also compare its SHA-256 with the manifest."""
+    data = regular_file(root, entry["path"]).read_bytes()
+    need(len(data) == entry["bytes"], entry["path"], "another size than in the manifest")
+    need(not proven or hashlib.sha256(data).hexdigest() == entry["digest"], entry["path"], "another SHA-256")
+    return data
 
 
-@dataclass(frozen=True)
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    need(len(dict(pairs)) == len(pairs), NAME, "a field occurs twice")
+    return dict(pairs)
+
+
+def _whole(digits: str) -> int:
+    float(int(digits))  # raises OverflowError where float64 cannot hold it
+    return int(digits)
+
+
+def _depth(value: Any) -> int:
+    if not isinstance(value, dict | list):
+        return 0
+    items = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(_depth, items), default=0)
+
+
+def _parse(data: bytes) -> Any:
+    need(len(data) <= _MAX_BYTES, NAME, "too large")
+    try:
+        document = json.loads(data.decode(), object_pairs_hook=_object, parse_int=_whole)
+        # Refuses NaN, 1e999 and lone surrogates.
+        json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
+        need(_depth(document) <= 32, NAME, "nested too deep")
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise Refused(f"{NAME}: {error}") from error
+    return document
+
+
+def check(value: Any, kind: Any, where: str, *, ignorable: bool = True) -> None:
+    """Refuse a JSON value that is not of its kind, and drop fields that need not be understood.
+
+    A kind is a range of integers, a regular expression for strings, `float`, `dict`, a dict with the kind of
+    each field, a list with the kind of all items, or (None, kind) for what may be null.
+    """
+    if isinstance(kind, tuple):
+        if value is not None:
+            check(value, kind[1], where)
+    elif isinstance(kind, dict):
+        _check_fields(value, kind, where, ignorable)
+    elif isinstance(kind, list):
+        need(isinstance(value, list) and len(value) <= 10**6, where, "not a list")
+        need(len(kind) in (1, len(value)), where, f"not {len(kind)} items")
+        for number, item in enumerate(value):
+            check(item, kind[0], f"{where}[{number}]")
+    elif isinstance(kind, range):
+        need(type(value) is int and value in kind, where, f"not an integer from {kind[0]} to {kind[-1]}")
+    elif isinstance(kind, str):
+        need(isinstance(value, str) and re.fullmatch(kind, value, re.DOTALL), where, f"not {kind}")
+    else:
+        need(type(value) in ((int, float) if kind is float else (kind,)), where, f"not {kind.__name__}")
+
+
+def _check_fields(value: Any, kinds: dict[str, Any], where: str, ignorable: bool) -> None:
+    need(isinstance(value, dict), where, "not an object")
+    for name in list(value.keys() - kinds.keys()):
+        extra = value.pop(name)
+        optional = isinstance(extra, dict) and extra.get("must_understand") is False
+        need(ignorable and optional, f"{where} {name!a}", "unknown field")
+    for name, kind in kinds.items():
+        need(name in value, f"{where} {name}", "missing field")
+        check(value[name], kind, f"{where} {name}")
+
+
+_TEXT, _DIGEST, _SIDE, _NATURAL = ".*", "[0-9a-f]{64}", range(1, 2**16), range(2**63)
+_PAIR, _RGB = (None, [float] * 2), (None, [float] * 3)
+_TEACHER = {"name": _TEXT, "weights_digest": (None, _DIGEST), "mean": _RGB, "std": _RGB}
+_AUGMENTATION: Row = {
+    "output_height": _SIDE,
+    "output_width": _SIDE,
+    "resize": _TEXT,
+    "mix": "none|cutmix|mixup",
+}
+_AUGMENTATION |= {"crop_scale": _PAIR, "crop_ratio": _PAIR, "patch_grid": (None, range(1, 16))}
+_AUGMENTATION |= dict.fromkeys(("flip_probability", "mix_alpha", "cutout_fraction"), (None, float))
+_FILE: Row = {"path": _TEXT, "role": "|".join(_PATHS), "bytes": _NATURAL, "rows": range(2**40 + 1)}
+_FILE |= {"footer_bytes": (None, range(12, 2**24 + 1)), "footer_digest": (None, _DIGEST), "digest": _DIGEST}
+_STEP = {"operation": _TEXT, "parent_digest": (None, _DIGEST), "parameters": dict}
+_SIZES = dict.fromkeys(("crop", "flip", "mix_index", "mix_strength", "mix_box"), _NATURAL)
+_SIZES |= dict.fromkeys(("labels", "codec", "packed", "keys", "container"), _NATURAL)
+_MANIFEST: Row = {
+    "format": "lpld-label-pool",
+    "format_version": range(1, 2),
+    "classes": range(2, 2**24 + 1),
+    "batch_size": range(1, 2**16 + 1),
+    "label_kind": "logits|probabilities",
+    "seed": (None, range(2**64)),
+    "teachers": [_TEACHER],
+    "ensemble": (None, _TEXT),
+    "augmentation": _AUGMENTATION,
+    "views": "stored|drawn",
+    "lineage": [_STEP],
+    "codec": {"name": _TEXT, "parameters": dict},
+    "counts": {"images": range(2**31)}
+    | dict.fromkeys(("epochs", "batches", "incomplete_batches", "rows"), _NATURAL),
+    "coverage": {"median": float} | dict.fromkeys(("minimum", "maximum", "images", "classes"), _NATURAL),
+    "components": _SIZES,
+    "content_digest": _DIGEST,
+    "files": [_FILE],
+    "created_by": _TEXT,
+}
+
+
 class Manifest:
-    """The whole manifest, checked in itself."""
+    """A manifest that is consistent in itself. `fields`: its JSON, without what a reader may ignore."""
 
-    classes: int
-    batch_size: int
-    label_kind: str
-    seed: int | None
-    teachers: tuple[Teacher, ...]
-    augmentation: Augmentation
-    drawn: bool
-    codec_name: str
-    codec_parameters: dict[str, Any]
-    counts: Counts
-    coverage: Coverage
-    components: dict[str, int]
-    content_digest: str
-    files: tuple[FileEntry, ...]
+    def __init__(self, root: Path) -> None:
+        with regular_file(root, NAME).open("rb") as file:
+            document = _parse(file.read(_MAX_BYTES + 1))
+        need(isinstance(document, dict) and document.get("format_version") == 1, NAME, "not of version 1")
+        check(document, _MANIFEST, NAME)
+        self.fields: dict[str, Any] = document
+        self.classes: int = self.fields["classes"]
+        self.batch_size: int = self.fields["batch_size"]
+        self.label_kind: str = self.fields["label_kind"]
+        self.drawn: bool = self.fields["views"] == "drawn"
+        self.how: dict[str, Any] = self.fields["augmentation"]
+        self.counts: dict[str, int] = self.fields["counts"]
+        self.files: list[Row] = self.fields["files"]
+        need(self.classes * self.batch_size <= 2**25, f"{NAME} batch_size", "batches are too large")
+        for teacher in self.fields["teachers"]:
+            mean, std = teacher["mean"], teacher["std"]
+            need((mean is None) == (std is None), f"{NAME} mean, std", "only one is null")
+            need(std is None or min(std) > 0, f"{NAME} std", "not above 0")
+        if self.drawn:
+            self._check_drawable()
+        self._check_files()
+        self._check_sums()
 
-    def of_role(self, role: str) -> list[FileEntry]:
-        """List the files of a role in the manifest's order."""
-        return [entry for entry in self.files if entry.role == role]
+    def of_role(self, role: str) -> list[Row]:
+        return [entry for entry in self.files if entry["role"] == role]
 
+    def _check_drawable(self) -> None:
+        how, where = self.how, f"{NAME} augmentation"
+        need(self.fields["seed"] is not None, f"{NAME} seed", "null though views are drawn")
+        for name in ("crop_scale", "crop_ratio"):
+            need(how[name] is None or 0 < how[name][0] <= how[name][1], f"{where} {name}", "not a range")
+        need(how["crop_scale"] is None or how["crop_scale"][1] <= 1, f"{where} crop_scale", "above 1")
+        flip, cutout = how["flip_probability"], how["cutout_fraction"]
+        need(flip is None or 0 <= flip <= 1, f"{where} flip_probability", "not from 0 to 1")
+        need(cutout is None or 0 < cutout <= 1, f"{where} cutout_fraction", "not above 0 and at most 1")
+        need(how["mix"] == "none" or (how["mix_alpha"] or 0) > 0, f"{where} mix_alpha", "not above 0")
 
-def _teacher(fields: Fields) -> Teacher:
-    """Parse one teacher."""
-    name = fields.string("name")
-    fields.optional("weights_digest", fields.digest)
-    mean = fields.optional("mean", lambda field: fields.numbers(field, 3))
-    std = fields.optional("std", lambda field: fields.numbers(field, 3))
-    need((mean is None) == (std is None), fields.file, fields.name("std"), "null, or not, beside mean")
-    need(std is None or min(std) > 0, fields.file, fields.name("std"), "not above 0")
-    fields.finish()
-    return Teacher(name, mean, std)
+    def _check_files(self) -> None:
+        where = f"{NAME} files"
+        for entry in self.files:
+            path, role, footer = entry["path"], entry["role"], (entry["footer_bytes"], entry["footer_digest"])
+            need(re.fullmatch(_PATHS[role], path), where, f"{path[:200]!a} is not a path of role {role}")
+            if role == "codec":
+                need(footer == (None, None) and entry["rows"] == 0, path, "a codec table with footer or rows")
+            else:
+                need(None not in footer and footer[0] <= entry["bytes"] - 4, path, "has no footer")
+            named = role != "batches" or path == f"batches-{entry['digest'][:8]}.parquet"
+            need(named, path, "is not named after its digest")
+        paths = {entry["path"].encode().lower() for entry in self.files}  # folds ASCII capitals
+        need(len(paths) == len(self.files), where, "a path occurs twice")
+        for role in ("batches", "images"):
+            need(len(self.of_role(role)) == 1, where, f"not one file of role {role}")
+        labels = [entry["path"].removeprefix("labels/") for entry in self.of_role("labels")]
+        views = [entry["path"].removeprefix("views/") for entry in self.of_role("views")]
+        need(views == ([] if self.drawn else labels), where, "views files are not those of the shards")
 
-
-def _check_drawable(how: Augmentation) -> None:
-    """Refuse an augmentation that views cannot be drawn from."""
-    for name, pair in (("crop_scale", how.crop_scale), ("crop_ratio", how.crop_ratio)):
-        good = pair is None or 0 < pair[0] <= pair[1]
-        need(good, NAME, f"augmentation.{name}", "not 0 < low <= high though views are drawn")
-    small = how.crop_scale is None or how.crop_scale[1] <= 1
-    need(small, NAME, "augmentation.crop_scale", "above 1 though views are drawn")
-    for name, part in (("flip_probability", how.flip_probability), ("cutout_fraction", how.cutout_fraction)):
-        need(part is None or 0 <= part <= 1, NAME, f"augmentation.{name}", "not from 0 to 1")
-    known = how.mix == "none" or (how.mix_alpha is not None and how.mix_alpha > 0)
-    need(known, NAME, "augmentation.mix_alpha", "not above 0 though mixed views are drawn")
-
-
-def _augmentation(fields: Fields) -> Augmentation:
-    """Parse the augmentation."""
-    out = Augmentation(
-        fields.integer("output_height", 1, 65535),
-        fields.integer("output_width", 1, 65535),
-        fields.string("resize"),
-        fields.optional("crop_scale", lambda field: fields.numbers(field, 2)),
-        fields.optional("crop_ratio", lambda field: fields.numbers(field, 2)),
-        fields.optional("flip_probability", fields.number),
-        fields.choice("mix", ("none", "cutmix", "mixup")),
-        fields.optional("mix_alpha", fields.number),
-        fields.optional("cutout_fraction", fields.number),
-        fields.optional("patch_grid", lambda field: fields.integer(field, 1, 15)),
-    )
-    fields.finish()
-    return out
-
-
-def _lineage(fields: Fields) -> None:
-    """Check one step of the lineage."""
-    fields.string("operation")
-    fields.optional("parent_digest", fields.digest)
-    need(isinstance(fields.take("parameters"), dict), fields.file, fields.name("parameters"), "not an object")
-    fields.finish()
-
-
-def _counts(fields: Fields) -> Counts:
-    """Parse the counts and refuse what cannot be."""
-    names = ("epochs", "batches", "incomplete_batches", "rows")
-    out = Counts(fields.integer("images", 0, 2**31 - 1), *(fields.integer(name) for name in names))
-    need(out.incomplete_batches <= out.batches, NAME, "counts.incomplete_batches", "more than batches")
-    need(out.epochs <= out.batches <= out.rows, NAME, "counts", "more epochs than batches than rows")
-    need((out.epochs == 0) == (out.batches == 0) == (out.rows == 0), NAME, "counts", "0 and not 0")
-    fields.finish()
-    return out
-
-
-def _coverage(fields: Fields, counts: Counts, classes: int) -> Coverage:
-    """Parse the coverage and refuse what cannot be."""
-    minimum, maximum = fields.integer("minimum"), fields.integer("maximum")
-    out = Coverage(
-        minimum, maximum, fields.number("median"), fields.integer("images"), fields.integer("classes")
-    )
-    need(minimum <= out.median <= maximum, NAME, "coverage.median", "not from minimum to maximum")
-    need(out.images <= min(counts.images, counts.rows), NAME, "coverage.images", "more than there are")
-    need(out.classes <= min(classes, out.images), NAME, "coverage.classes", "more than there are")
-    fits = minimum * counts.images <= counts.rows <= maximum * counts.images
-    need(fits, NAME, "coverage", "does not fit the rows")
-    nothing = counts.images > 0 or minimum == maximum == 0
-    need(nothing, NAME, "coverage", "not 0 though there are no images")
-    fields.finish()
-    return out
-
-
-def _file(fields: Fields) -> FileEntry:
-    """Parse one entry of `files`."""
-    role = fields.choice("role", ROLES)
-    path = fields.string("path")
-    name = check_role_path(path, role, NAME, fields.name("path"))
-    size, rows, digest = fields.integer("bytes"), fields.integer("rows", 0, 2**40), fields.digest("digest")
-    most = min(max(size - 4, 0), MAX_FOOTER)
-    footer_bytes = fields.optional("footer_bytes", lambda field: fields.integer(field, 12, most))
-    footer_digest = fields.optional("footer_digest", fields.digest)
-    null = role == "codec"
-    for field, value in (("footer_bytes", footer_bytes), ("footer_digest", footer_digest)):
-        need((value is None) == null, NAME, fields.name(field), "null for codec tables and only for them")
-    need(not null or rows == 0, NAME, fields.name("rows"), "not 0 for a codec table")
-    if role == "batches":
-        need(digest.startswith(name), NAME, fields.name("path"), "not the start of the digest")
-    fields.finish()
-    return FileEntry(path, role, name, size, rows, digest, footer_bytes, footer_digest)
-
-
-def _files(root: Fields, drawn: bool, counts: Counts, batch_size: int) -> tuple[FileEntry, ...]:
-    """Parse `files` and check what it holds as a whole."""
-    files = [_file(item) for item in root.children("files", 10**6)]
-    seen: set[str] = set()
-    for entry in files:
-        need(folded(entry.path) not in seen, NAME, "files", f"{entry.path} occurs twice")
-        seen.add(folded(entry.path))
-    by_role = {role: [entry for entry in files if entry.role == role] for role in ROLES}
-    for role in ("batches", "images"):
-        need(len(by_role[role]) == 1, NAME, "files", f"not one file of role {role}")
-    labels = [entry.name for entry in by_role["labels"]]
-    views = [entry.name for entry in by_role["views"]]
-    need(
-        views == ([] if drawn else labels), NAME, "files", "views files are not those of the shards in order"
-    )
-    need(by_role["batches"][0].rows == counts.batches, NAME, "counts.batches", "not the batch index's rows")
-    need(by_role["images"][0].rows == counts.images, NAME, "counts.images", "not the image table's rows")
-    # every batch takes at least a byte of a labels file, which is not compressed: this bounds the index
-    most = sum(entry.bytes for entry in by_role["labels"])
-    need(counts.batches <= most, NAME, "counts.batches", "more than the labels files have bytes")
-    most = 4 * by_role["images"][0].bytes
-    need(counts.images <= most, NAME, "counts.images", "more than 4 for each byte of the image table")
-    need(counts.rows <= counts.batches * batch_size, NAME, "counts.rows", "more than the batches can hold")
-    if not drawn:
-        total = sum(entry.rows for entry in by_role["views"])
-        need(total == counts.rows, NAME, "counts.rows", "not the rows of the views files")
-    if by_role["packed"]:
-        total = sum(entry.rows for entry in by_role["packed"])
-        need(total == counts.images, NAME, "counts.images", "not the rows of the packed files")
-    return tuple(files)
-
-
-def _components(fields: Fields, files: tuple[FileEntry, ...], drawn: bool) -> dict[str, int]:
-    """Parse the components and refuse sums that cannot be."""
-    out = {name: fields.integer(name) for name in COMPONENTS}
-    fields.finish()
-    need(
-        sum(out.values()) == sum(e.bytes for e in files), NAME, "components", "do not sum to the files' bytes"
-    )
-    for role in ("codec", "packed"):
-        total = sum(entry.bytes for entry in files if entry.role == role)
-        need(out[role] == total, NAME, f"components.{role}", "not the bytes of its files")
-    if drawn:
-        for name in COMPONENTS[:5]:
-            need(out[name] == 0, NAME, f"components.{name}", "not 0 though no views are stored")
-    return out
-
-
-def read_manifest(root: Path) -> Manifest:
-    """Read and check `pool.json`."""
-    real, size = regular_file(root, NAME)
-    need(size <= strict_json.MAX_BYTES, NAME, "manifest", f"more than {strict_json.MAX_BYTES} bytes")
-    with real.open("rb") as stream:
-        data = stream.read(strict_json.MAX_BYTES + 1)
-    top = Fields(strict_json.parse(data, NAME), NAME, "")
-    need(top.take("format") == "lpld-label-pool", NAME, "format", "not lpld-label-pool")
-    version = top.integer("format_version", 1)
-    need(version == 1, NAME, "format_version", f"version {version} is not known")
-    if not top.has("views"):
-        refuse(NAME, "views", "missing: a draft of version 1, not a pool of version 1")
-    classes, batch_size = top.integer("classes", 2, 2**24), top.integer("batch_size", 1, 2**16)
-    need(classes * batch_size <= 2**25, NAME, "batch_size", "classes x batch_size is above 2^25")
-    label_kind = top.choice("label_kind", ("logits", "probabilities"))
-    seed = top.optional("seed", lambda field: top.integer(field, 0, 2**64 - 1))
-    teachers = tuple(_teacher(item) for item in top.children("teachers"))
-    top.optional("ensemble", top.string)
-    augmentation = _augmentation(top.child("augmentation"))
-    drawn = top.choice("views", ("stored", "drawn")) == "drawn"
-    need(not drawn or seed is not None, NAME, "seed", "null though views are drawn")
-    if drawn:
-        _check_drawable(augmentation)
-    for step in top.children("lineage"):
-        _lineage(step)
-    codec = top.child("codec")
-    codec_name, parameters = codec.string("name"), codec.take("parameters")
-    need(isinstance(parameters, dict), NAME, "codec.parameters", "not an object")
-    codec.finish()
-    counts = _counts(top.child("counts"))
-    need(counts.rows <= counts.batches * batch_size, NAME, "counts.rows", "more than the batches can hold")
-    coverage = _coverage(top.child("coverage"), counts, classes)
-    files = _files(top, drawn, counts, batch_size)
-    components = _components(top.child("components"), files, drawn)
-    digest = top.digest("content_digest")
-    top.string("created_by")
-    top.finish()
-    return Manifest(
-        classes, batch_size, label_kind, seed, teachers, augmentation, drawn, codec_name, parameters,
-        counts, coverage, components, digest, files,
-    )  # fmt: skip
+    def _check_sums(self) -> None:
+        """Refuse what cannot be. The batch index proves the counts of batches and rows."""
+        counts, coverage, components = self.counts, self.fields["coverage"], self.fields["components"]
+        sizes = {role: sum(entry["bytes"] for entry in self.of_role(role)) for role in _PATHS}
+        need(counts["batches"] <= sizes["labels"], f"{NAME} counts", "more batches than bytes of labels")
+        rows = self.of_role("images")[0]["rows"]
+        need(counts["images"] == rows <= 4 * sizes["images"], f"{NAME} counts", "images")
+        packed = self.of_role("packed")
+        need(not packed or counts["images"] == sum(entry["rows"] for entry in packed), NAME, "packed images")
+        low, high, images = coverage["minimum"], coverage["maximum"], counts["images"]
+        need(low <= coverage["median"] <= high, f"{NAME} coverage", "median is not from minimum to maximum")
+        need(low * images <= counts["rows"] <= high * images, f"{NAME} coverage", "does not fit the rows")
+        few = coverage["images"] <= images and coverage["classes"] <= self.classes
+        need(few, f"{NAME} coverage", "more images or classes than there are")
+        need(sum(components.values()) == sum(sizes.values()), f"{NAME} components", "not the files' bytes")
+        for role in ("codec", "packed"):
+            need(components[role] == sizes[role], f"{NAME} components", f"not the bytes of {role} files")

@@ -1,170 +1,167 @@
-"""One Parquet file of a pool: its footer is proven before it is parsed, its chunks are bounded."""
+"""Parquet files of a pool: a proven footer, the schema of SPEC.md, pages with a CRC, rows as dictionaries."""
 
 from __future__ import annotations
 
 import hashlib
+import re
+import zlib
 from bisect import bisect_right
-from dataclasses import dataclass
-from itertools import pairwise
+from collections import Counter
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from .errors import Refused, need
-from .files import FileEntry, PoolFile
-from .pages import ENCODINGS, MAX_PAGE, PLAIN, RLE, UNCOMPRESSED, ZSTD, Chunk, Column, read_chunk
-from .schema import BYTES, Leaf, Node, check_schema, leaves
-from .thrift import Compact, Struct, ThriftError, child, integer, integers, optional_integer, structs
+from .manifest import Refused, Row, need
 
-MAX_GROUP_ROWS = 2**20
-MAX_LIST_VALUES = 2**24
-
-
-@dataclass(frozen=True)
-class Group:
-    """One row group: where its rows lie in the file, and its chunks by leaf."""
-
-    first: int
-    rows: int
-    chunks: dict[str, Chunk]
+SPEC = (Path(__file__).parents[2] / "lpld_labels" / "SPEC.md").read_text()
+_PLAIN, _PLAIN_DICTIONARY, _RLE, _DELTA_BINARY_PACKED, _RLE_DICTIONARY = 0, 2, 3, 5, 8
+_ENCODINGS = (_PLAIN, _PLAIN_DICTIONARY, _RLE, _DELTA_BINARY_PACKED, _RLE_DICTIONARY)
+_DATA_PAGE, _DICTIONARY_PAGE = 0, 2
+KEYS = ("epoch", "batch", "slot", "image")
+_COMPONENTS = {"flip": "flip", "mix_slot": "mix_index", "mix_strength": "mix_strength"}
 
 
-class Parquet:
-    """A file with a proven footer and a checked schema; reads chunks of row groups."""
+def message(name: str) -> str:
+    """Return the columns of a schema as SPEC.md prints it."""
+    return SPEC.split(f"\nmessage {name} {{", 1)[1].split("\n}\n", 1)[0]
 
-    def __init__(
-        self,
-        root: Path,
-        entry: FileEntry,
-        nodes: tuple[Node, ...],
-        payload: frozenset[str] = frozenset(),
-        per_row: int = 1,
-        max_string: int = MAX_PAGE,
-    ) -> None:
-        """Prove and parse the footer. `payload` names columns that are PLAIN and not compressed."""
-        self.entry = entry
-        self._file = PoolFile(root, entry)
-        self.payload = payload
-        self.per_row = per_row
-        self.max_string = max_string
-        self.leaves = leaves(nodes)
-        assert entry.footer_bytes is not None
-        raw = self._file.read(entry.body, entry.footer_bytes)
-        found = hashlib.sha256(raw).hexdigest()
-        need(found == entry.footer_digest, entry.path, "footer_digest", "the footer has another SHA-256")
-        need(raw[-4:] == b"PAR1", entry.path, "footer", "does not end in PAR1")
-        size = int.from_bytes(raw[-8:-4], "little")
-        need(size + 8 == entry.footer_bytes, entry.path, "footer_bytes", "is not the footer's own length")
-        need(self._file.read(0, 4) == b"PAR1", entry.path, "header", "does not begin with PAR1")
+
+def _columns(metadata: pq.FileMetaData) -> str:
+    """Return a file's columns in SPEC.md's notation."""
+    text = str(metadata.schema)
+    text = re.sub(r"field_id=-?\d+ ", "", text[text.index("{") + 1 : text.rindex("}")])
+    text = re.sub(r"Int\(bitWidth=(\d+), isSigned=(\w+)\)", r"INTEGER(\1,\2)", text)
+    text = re.sub(r" \(INTEGER\((32|64),true\)\)", "", text)
+    return re.sub(r"\((String|List|Float16)\)", lambda match: match[0].upper(), text)
+
+
+class Table:
+    """One Parquet file of a pool."""
+
+    def __init__(self, entry: Row, data: bytes, columns: str) -> None:
+        self.path, self.role, self._data = entry["path"], entry["role"], data
+        self._body = entry["bytes"] - entry["footer_bytes"]
+        footer = data[self._body :]
+        need(hashlib.sha256(footer).hexdigest() == entry["footer_digest"], self.path, "another footer")
+        whole = int.from_bytes(footer[-8:-4], "little") + 8 == entry["footer_bytes"]
+        need(whole and data[:4] == footer[-4:] == b"PAR1", self.path, "not one Parquet file")
         try:
-            self.groups = self._parse(Compact(raw[:-8]), nodes)
-        except ThriftError as error:
-            raise Refused(entry.path, "footer", str(error)) from error
+            self._file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        except (pa.ArrowException, OSError) as error:
+            raise Refused(f"{self.path}: {error}") from error
+        self._metadata = self._file.metadata
+        need(_columns(self._metadata).split() == columns.split(), self.path, "another schema")
+        self._groups = [self._metadata.row_group(number) for number in range(self._metadata.num_row_groups)]
+        rows = [group.num_rows for group in self._groups]
+        need(all(0 <= count <= 2**20 for count in rows), self.path, "a row group is too large")
+        self._starts = list(accumulate(rows, initial=0))
+        need(sum(rows) == self._metadata.num_rows == entry["rows"], self.path, "another number of rows")
+        self.component_bytes: Counter[str] = Counter()
+        self.payload_spans: list[tuple[int, int]] = []
+        self._check_chunks()
+        self._cached: tuple[int, list[Row]] = (-1, [])
 
-    def _parse(self, cursor: Compact, nodes: tuple[Node, ...]) -> list[Group]:
-        """Check the footer's metadata against the schema, the manifest and the file's size."""
-        path = self.entry.path
-        meta = cursor.struct()
-        need(cursor.position == len(cursor.data), path, "footer", "bytes after the metadata")
-        need(8 not in meta and 9 not in meta, path, "footer", "encrypted")
-        check_schema(structs(meta, 2, "schema"), nodes, path)
-        need(integer(meta, 3, "num_rows") == self.entry.rows, path, "rows", "the footer has another number")
-        groups: list[Group] = []
-        first = 0
-        spans: list[tuple[int, int]] = []
-        for number, raw in enumerate(structs(meta, 4, "row_groups")):
-            rows = integer(raw, 3, "row group's num_rows")
-            need(0 <= rows <= MAX_GROUP_ROWS, path, f"row group {number}", f"{rows} rows")
-            columns = structs(raw, 1, "columns")
-            need(len(columns) == len(self.leaves), path, f"row group {number}", "another number of columns")
-            pairs = zip(self.leaves, columns, strict=True)
-            chunks = {leaf.dotted: self._chunk(leaf, column, rows) for leaf, column in pairs}
-            spans += [(chunk.start, chunk.start + chunk.size) for chunk in chunks.values()]
-            groups.append(Group(first, rows, chunks))
-            first += rows
-        need(first == self.entry.rows, path, "rows", "row groups do not add up")
-        spans.sort()
-        for (_, stop), (start, _) in pairwise(spans):
-            need(stop <= start, path, "footer", "column chunks overlap")
-        return groups
+    def group_of(self, row: int) -> int:
+        return bisect_right(self._starts, row) - 1
 
-    def _chunk(self, leaf: Leaf, column: Struct, rows: int) -> Chunk:
-        """Check what the footer says of one column chunk."""
-        path, field = self.entry.path, f"column {leaf.dotted}"
-        need(not column.keys() & {1, 8, 9}, path, field, "encrypted or in another file")
-        meta = child(column, 3, "column metadata")
-        need(not meta.keys() & {10}, path, field, "an index page")
-        need(integer(meta, 1, "type") == leaf.physical, path, field, "another physical type")
-        names = meta.get(3)
-        need(names == [part.encode() for part in leaf.path], path, field, "another path in the schema")
-        encodings = frozenset(integers(meta, 2, "encodings"))
-        need(encodings <= ENCODINGS, path, field, f"encodings {sorted(encodings - ENCODINGS)}")
-        codec = integer(meta, 4, "codec")
-        need(codec in (UNCOMPRESSED, ZSTD), path, field, f"compression {codec}")
-        values = integer(meta, 5, "num_values")
-        most = rows * (self.per_row if leaf.max_repetition else 1)
-        if leaf.max_repetition and not self.payload:
-            most = min(most, MAX_LIST_VALUES)
-        need(rows <= values <= most, path, field, f"{values} values for {rows} rows")
-        size = integer(meta, 7, "total_compressed_size")
-        data = integer(meta, 9, "data_page_offset")
-        dictionary = optional_integer(meta, 11, "dictionary_page_offset")
-        if values == 0:  # writers leave the offset 0 where there is no data page
-            data = dictionary if dictionary is not None else data if size else 4
-        start = data if dictionary is None else dictionary
-        need(start <= data < start + max(size, 1), path, field, "data page outside of its chunk")
-        need(
-            size >= 0 and start >= 4 and start + size <= self.entry.body,
-            path,
-            field,
-            "chunk outside of the file",
-        )
-        if leaf.physical == BYTES:
-            need(dictionary is None, path, field, "a dictionary of byte strings")
-        if leaf.name in self.payload or leaf.dotted in self.payload:
-            need(codec == UNCOMPRESSED, path, field, "compressed payload")
-            need(dictionary is None and encodings <= {PLAIN, RLE}, path, field, "payload that is not PLAIN")
-        return Chunk(
-            path, leaf, codec, encodings, values, start, size, dictionary is not None, self.max_string,
-            may_be_empty=self.entry.rows == 0, plain=integer(meta, 6, "total_uncompressed_size"),
-        )  # fmt: skip
+    def rows(self, first: int, count: int) -> list[Row]:
+        """Return rows that lie in one row group, as those of a batch do."""
+        group = self.group_of(first)
+        need(first + count <= self._starts[group + 1], self.path, "a row group splits a batch")
+        if self._cached[0] != group:
+            try:
+                self._cached = group, self._file.read_row_group(group).to_pylist()
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise Refused(f"{self.path}: {error}") from error
+        start = first - self._starts[group]
+        return self._cached[1][start : start + count]
 
-    def check_growth(self) -> None:
-        """Refuse a table that is far larger than its file."""
-        total = sum(chunk.plain or 0 for group in self.groups for chunk in group.chunks.values())
-        need(
-            total <= 2**27 + 64 * self.entry.bytes, self.entry.path, "footer", "far more than the file holds"
+    def all_rows(self) -> list[Row]:
+        groups = [(start, stop - start) for start, stop in pairwise(self._starts) if stop > start]
+        return [row for start, count in groups for row in self.rows(start, count)]
+
+    def _component(self, column: str) -> str:
+        if column in KEYS or self.role == "labels":
+            return "keys" if column in KEYS else "labels"
+        return "crop" if column.startswith("crop_") else _COMPONENTS.get(column, "mix_box")
+
+    def _is_payload(self, column: str) -> bool:
+        """Whether a column must be PLAIN and not compressed."""
+        return (
+            column == "image.bytes" if self.role == "packed" else self.role == "labels" and column not in KEYS
         )
 
-    def group_of(self, first: int, rows: int) -> int:
-        """Find the row group that holds these rows, all of them."""
-        number = bisect_right(self.groups, first, key=lambda group: group.first) - 1
-        stop = self.groups[number].first + self.groups[number].rows if number >= 0 else 0
-        need(number >= 0 and first < stop, self.entry.path, "rows", f"no row group holds row {first}")
-        need(first + rows <= stop, self.entry.path, "row groups", "a batch is split over row groups")
-        return number
+    def _check_chunks(self) -> None:
+        """Refuse column chunks that do not lie side by side from byte 4 to the footer."""
+        position = 4
+        for group in self._groups:
+            payload = []
+            for number in range(group.num_columns):
+                chunk = group.column(number)
+                name, size = chunk.path_in_schema.split(".")[0], chunk.total_compressed_size
+                start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+                placed = start == position or not group.num_rows
+                need(placed and 0 <= size <= self._body - position, self.path, f"{name} is out of place")
+                if group.num_rows:
+                    self._check_pages(chunk, position, group.num_rows)
+                self.component_bytes[self._component(name)] += size
+                if self._is_payload(chunk.path_in_schema):
+                    payload.append((position, size))
+                position += size
+            first = payload[0][0] if payload else position
+            self.payload_spans.append((first, sum(size for _, size in payload)))
+        need(position == self._body, self.path, "bytes that belong to no column")
 
-    def column(self, group: int, name: str) -> Column:
-        """Prove and decode one column of a row group."""
-        chunk = self.groups[group].chunks[name]
-        return read_chunk(chunk, self._file.read)
+    def _check_pages(self, chunk: pq.ColumnChunkMetaData, start: int, rows: int) -> None:
+        """Refuse a chunk that is not one data page, after at most one dictionary page."""
+        where, payload = f"{self.path} {chunk.path_in_schema}", self._is_payload(chunk.path_in_schema)
+        compressions = ("UNCOMPRESSED",) if payload else ("UNCOMPRESSED", "ZSTD")
+        need(chunk.compression in compressions, where, f"compression {chunk.compression}")
+        nested = ".list." in chunk.path_in_schema
+        need(rows == chunk.num_values or (nested and rows < chunk.num_values), where, "number of values")
+        middle, end = chunk.data_page_offset, start + chunk.total_compressed_size
+        need(start <= middle < end, where, "no data page")
+        if middle > start:
+            need(not payload and chunk.physical_type != "BYTE_ARRAY", where, "has a dictionary")
+            values, encoding = _checked_page(self._data[start:middle], _DICTIONARY_PAGE, 2, where)
+            plain = encoding in (_PLAIN, _PLAIN_DICTIONARY)
+            need(plain and values <= chunk.num_values, where, "dictionary of another encoding, or too long")
+        values, encoding, *levels = _checked_page(self._data[middle:end], _DATA_PAGE, 4, where)
+        need(values == chunk.num_values, where, "page of another number of values")
+        need(encoding in ((_PLAIN,) if payload else _ENCODINGS), where, f"encoding {encoding}")
+        need(levels == [_RLE, _RLE], where, "levels are not RLE")
 
-    def required(self, group: int, name: str) -> Any:
-        """Read a column that is never null and not a list."""
-        return self.column(group, name).values
 
-    def nullable(self, group: int, name: str) -> tuple[Any, NDArray[np.bool_]]:
-        """Read an optional column: the values that are there, and which rows have one."""
-        column = self.column(group, name)
-        assert column.definition is not None
-        return column.values, column.definition == 1
+def _checked_page(page: bytes, kind: int, count: int, where: str) -> list[int]:
+    """Check type, size and CRC of a page; return the first integers of the header of its type.
 
-    def component_bytes(self) -> dict[str, int]:
-        """Sum the bytes of column chunks by top-level column."""
-        out: dict[str, int] = {}
-        for group in self.groups:
-            for chunk in group.chunks.values():
-                out[chunk.leaf.name] = out.get(chunk.leaf.name, 0) + chunk.size
-        return out
+    A page header is a Thrift struct: type, 2 sizes, CRC, then a struct: field 5 for data, 7 dictionaries.
+    """
+    try:
+        (found, _, size, crc), position = _integers(page, 0, 4)
+        need(page[position] == (0x1C if kind == _DATA_PAGE else 0x3C), where, "page of another type")
+        details, position = _integers(page, position + 1, count)
+    except (IndexError, ValueError) as error:
+        raise Refused(f"{where}: page without a CRC, or of another type") from error
+    whole = 0 <= size <= len(page) - position and page[: len(page) - size].endswith(b"\0\0")
+    need(found == kind and whole, where, "page of another type or size")
+    need(zlib.crc32(page[len(page) - size :]) == crc & 0xFFFFFFFF, where, "page with another CRC")
+    return details
+
+
+def _integers(data: bytes, position: int, count: int) -> tuple[list[int], int]:
+    """Read Thrift fields that are 32-bit integers: zigzag numbers in groups of seven bits."""
+    found = []
+    for _ in range(count):
+        if data[position] != 0x15:
+            raise ValueError(data[position])
+        value, shift = 0, 0
+        while data[position := position + 1] >= 128:
+            value |= (data[position] & 127) << shift
+            shift += 7
+        value |= data[position] << shift
+        found.append((value >> 1) ^ -(value & 1))
+        position += 1
+    return found, position

@@ -1,121 +1,145 @@
-"""A pool, opened: which batches there are, and reading one."""
+"""A pool: opening it, reading its batches and images, and verifying all of it."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import struct
+from collections import Counter
+from functools import cached_property
 from pathlib import Path
 
-from .batch_index import BatchEntry, check_label_rows, read_index
-from .codec_base import Decoded, Floats
-from .codec_choice import choose_codec
-from .drawing import Drawer
-from .errors import need
-from .image_table import ImageTable, read_images
-from .labels import LabelsFile
-from .manifest import Manifest, read_manifest
-from .names import regular_file
-from .packed import packed_image
-from .parquet import Parquet
-from .schema import VIEWS
-from .views import MAX_TILES, Views, ViewsFile, check_views
+import numpy as np
+from numpy.typing import NDArray
 
-
-@dataclass(frozen=True)
-class Batch:
-    """One batch: its views and its labels, float32 [B, C]."""
-
-    views: Views
-    labels: Floats
+from . import tables
+from .codecs import choose_codec
+from .drawing import draw_views
+from .manifest import NAME, Manifest, Row, load, need
+from .parquet import KEYS, Table, message
+from .tables import Key, key_of, text
 
 
 class Pool:
     """A pool whose manifest, sizes, batch index and codec tables are proven."""
 
     def __init__(self, root: Path) -> None:
-        """Open a pool."""
         self.root = root
-        need(root.is_dir(), str(root), "pool", "no directory")
-        self.manifest: Manifest = read_manifest(root)
-        for entry in self.manifest.files:
-            _, size = regular_file(root, entry.path)
-            need(size == entry.bytes, entry.path, "bytes", f"{size}, but the manifest says {entry.bytes}")
-        index = read_index(root, self.manifest)
-        self.index, self.shards = index.entries, index.shards
-        self.codec = choose_codec(root, self.manifest)
-        check_label_rows(index, self.codec.per_view)
-        self._rows = {entry.key: entry for entry in self.index}
-        self._images: ImageTable | None = None
-        self._drawer: Drawer | None = None
-        self._views: tuple[int, ViewsFile] | None = None
-        self._labels: tuple[int, LabelsFile] | None = None
+        self.manifest = Manifest(root)
+        for file in self.manifest.files:
+            load(root, file)
+        self.index = tables.read_index(root, self.manifest)
+        codec = {file["path"]: file for file in self.manifest.of_role("codec")}
+        self.codec = choose_codec(self.manifest, lambda path: load(root, codec[path], proven=True))
+        for shard, file in enumerate(self.manifest.of_role("labels")):
+            batches = [entry["rows"] for entry in self.index.values() if entry["shard"] == shard]
+            rows = sum(batches) if self.codec.per_view else len(batches)
+            need(file["rows"] == rows, file["path"], f"{file['rows']} rows, but the index has {rows}")
+        self._tables: dict[str, Table] = {}
 
-    @property
-    def keys(self) -> list[tuple[int, int]]:
-        """Give (epoch, batch) of all batches, ascending."""
-        return list(self._rows)
+    @cached_property
+    def images(self) -> list[Row]:
+        return tables.read_images(self.root, self.manifest)
 
-    @property
-    def images(self) -> ImageTable:
-        """Give the image table; it is proven when it is first used."""
-        if self._images is None:
-            self._images = read_images(self.root, self.manifest)
-        return self._images
+    def read(self, key: Key) -> tuple[list[Row], NDArray[np.float32], bytes]:
+        """Return views, as rows of a views file, labels, float32 [rows, C], and the batch digest."""
+        entry, where, per_view = self.index[key], f"labels of {key}", self.codec.per_view
+        views, table = self._views(entry), self._table("labels", entry["shard"])
+        first, count = (entry["first_row"], entry["rows"]) if per_view else (entry["position"], 1)
+        rows, span = table.rows(first, count), table.payload_spans[table.group_of(first)]
+        need(span == entry["span"], where, "not where the index says")
+        for slot, row in enumerate(rows):
+            need(key_of(row) == key and row.get("slot", slot) == slot, where, "keys are not the index's")
+        labels, canonical = self.codec.decode(rows, entry["rows"])
+        need(np.isfinite(labels).all(), where, "NaN or infinite")
+        need(self.manifest.label_kind == "logits" or (labels >= 0).all(), where, "below 0")
+        return views, labels, hashlib.sha256(tables.views_digest(views) + canonical).digest()[:16]
 
-    def views_file(self, shard: int) -> ViewsFile:
-        """Open the views file of a shard; the last one is kept."""
-        if self._views is None or self._views[0] != shard:
-            entry = self.manifest.of_role("views")[shard]
-            self._views = shard, ViewsFile(Parquet(self.root, entry, VIEWS, per_row=MAX_TILES))
-        return self._views[1]
+    def packed_images(self) -> list[bytes]:
+        found: list[bytes] = []
+        for number, _ in enumerate(self.manifest.of_role("packed")):
+            for row in self._table("packed", number).all_rows():
+                image, data, where = self.images[len(found)], row["image"]["bytes"], f"image {len(found)}"
+                same = (row["row"], row["class"], row["image"]["path"])
+                need(same == (len(found), image["class"], image["path"]), where, "not the image table's")
+                need(1 <= len(data) <= 2**28, where, f"{len(data)} bytes")
+                need(hashlib.sha256(data).digest()[:16] == image["digest"], where, "another digest")
+                found.append(data)
+        return found
 
-    def labels_file(self, shard: int) -> LabelsFile:
-        """Open the labels file of a shard; the last one is kept."""
-        if self._labels is None or self._labels[0] != shard:
-            file = LabelsFile(self.root, self.shards[shard], self.codec, self.manifest)
-            self._labels = shard, file
-        return self._labels[1]
+    def _table(self, role: str, number: int) -> Table:
+        entry = self.manifest.of_role(role)[number]
+        if entry["path"] not in self._tables:
+            keys = "".join(f"required int32 {key}; " for key in KEYS[: 3 if self.codec.per_view else 2])
+            columns = keys + self.codec.columns if role == "labels" else message(role)
+            self._tables[entry["path"]] = Table(entry, load(self.root, entry), columns)
+        return self._tables[entry["path"]]
 
-    def read_views(self, entry: BatchEntry) -> Views:
-        """Read or draw the views of a batch, check them and compare their digest with the index."""
-        how, images = self.manifest.augmentation, self.images  # which is proven first
-        index = self.manifest.of_role("batches")[0].path
+    def _views(self, entry: Row) -> list[Row]:
+        how, where = self.manifest.how, f"views of {key_of(entry)}"
         if self.manifest.drawn:
-            file = index
-            if self._drawer is None:
-                self._drawer = Drawer(self.manifest, images)
-            views = self._drawer.draw(entry, file)
+            sizes = [(image["height"], image["width"]) for image in self.images]
+            seed, batch_size = self.manifest.fields["seed"], self.manifest.batch_size
+            views = draw_views(how, sizes, seed, key_of(entry), batch_size, entry["mix_strength"])
         else:
-            source = self.views_file(entry.shard)
-            file = source.table.entry.path
-            views = source.read(entry.epoch, entry.batch, entry.first_row, entry.rows)
-        check_views(views, images, (how.output_height, how.output_width), file)
-        same = views.digest()[:8] == entry.views_digest
-        need(same, index, "views_digest", f"another one at {entry.key}")
+            table = self._table("views", entry["shard"])
+            views = table.rows(entry["first_row"], entry["rows"])
+        need(all(key_of(row) == key_of(entry) for row in views), where, "keys are not those of the index")
+        tables.check_views(views, self.images, (how["output_height"], how["output_width"]), where)
+        need(tables.views_digest(views)[:8] == entry["views_digest"], where, "another digest")
         return views
 
-    def read_labels(self, entry: BatchEntry) -> Decoded:
-        """Decode the labels of a batch."""
-        return self.labels_file(entry.shard).read(entry)
+    def content_digest(self) -> str:
+        document, how, identity = self.manifest.fields, self.manifest.how, self.codec.identity
+        digest = hashlib.sha256(text("lpld-label-pool") + struct.pack("<I", self.manifest.classes))
+        digest.update(text(self.manifest.label_kind) + text(document["codec"]["name"]))
+        digest.update(struct.pack("<I", len(identity)) + identity)
+        digest.update(struct.pack("<II", how["output_height"], how["output_width"]) + text(how["resize"]))
+        digest.update(struct.pack("<I", len(document["teachers"])))
+        for teacher in document["teachers"]:
+            pixels = [*(teacher["mean"] or ()), *(teacher["std"] or ())]
+            digest.update(bytes([bool(pixels)]) + np.array(pixels, "<f8").tobytes())
+        digest.update(tables.images_digest(self.images) + struct.pack("<Q", len(self.index)))
+        digest.update(b"".join(entry["digest"] for entry in self.index.values()))
+        return digest.hexdigest()
 
-    def image(self, row: int) -> bytes:
-        """Give an image file of a pool that carries its images; LookupError where it does not."""
-        return packed_image(self.root, self.manifest, self.images, row)
+    def component_bytes(self) -> dict[str, int]:
+        found = Counter(dict.fromkeys(self.manifest.fields["components"], 0))
+        for role in ("labels", "views"):
+            for shard, _ in enumerate(self.manifest.of_role(role)):
+                found.update(self._table(role, shard).component_bytes)
+        for role in ("codec", "packed"):
+            found[role] = sum(entry["bytes"] for entry in self.manifest.of_role(role))
+        found["container"] = sum(entry["bytes"] for entry in self.manifest.files) - sum(found.values())
+        return found
 
-    def read(self, key: tuple[int, int]) -> Batch:
-        """Read one batch by (epoch, batch); KeyError where there is none."""
-        entry = self._rows[key]
-        return Batch(self.read_views(entry), self.read_labels(entry).labels)
+    def coverage(self) -> dict[str, float]:
+        """Read all batches, compare their digests, and return the views per image."""
+        seen = np.zeros(len(self.images), np.int64)
+        for key, entry in self.index.items():
+            views, _, digest = self.read(key)
+            need(digest == entry["digest"], f"batch {key}", "another digest")
+            np.add.at(seen, [row["image"] for row in views], 1)
+        found: dict[str, float] = dict.fromkeys(("minimum", "maximum", "median", "images", "classes"), 0)
+        if seen.size:
+            found = {"minimum": int(seen.min()), "maximum": int(seen.max()), "median": float(np.median(seen))}
+            found["images"] = int((seen > 0).sum())
+            found["classes"] = len({image["class"] for image in self.images if seen[image["image"]]})
+        return found
 
 
-def batch_digest(views: Views, decoded: Decoded) -> bytes:
-    """Give the batch digest, 16 bytes."""
-    out = hashlib.sha256(views.digest())
-    for piece in decoded.canonical:
-        out.update(piece)
-    return out.digest()[:16]
-
-
-def open_pool(path: str | Path) -> Pool:
-    """Open a pool or refuse it."""
-    return Pool(Path(path))
+def verify(path: str | Path) -> Pool:
+    """Refuse a pool that is not in every byte what its manifest says, or that has left-over files."""
+    pool = Pool(Path(path))
+    document, files = pool.manifest.fields, pool.manifest.files
+    for entry in files:
+        load(pool.root, entry, proven=True)
+    need(pool.content_digest() == document["content_digest"], NAME, "another content digest")
+    need(pool.component_bytes() == document["components"], NAME, "other components")
+    need(pool.coverage() == document["coverage"], NAME, "another coverage")
+    pool.packed_images()
+    found = {
+        path for folder in ("views", "labels", "codec", "packed") for path in (pool.root / folder).glob("*")
+    }
+    left_over = found - {pool.root / entry["path"] for entry in files}
+    need(not left_over, f"{left_over}", "the manifest does not name them")
+    return pool

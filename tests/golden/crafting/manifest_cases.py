@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tests.golden.crafting.cases import CASES, Case, case
+from tests.golden.crafting.cases import CASES, Case, Stage, case
 from tests.golden.crafting.crafted import Crafted
 
 
@@ -34,11 +34,6 @@ def _(pool: Crafted) -> None:
     pool.text = _text(pool).replace('"classes":', '"classes": 7,\n "classes":', 1).encode()
 
 
-@case("manifest-nan", "NaN is no JSON number")
-def _(pool: Crafted) -> None:
-    pool.manifest["coverage"]["median"] = float("nan")
-
-
 @case("manifest-number-too-large", "1e999 is no float64")
 def _(pool: Crafted) -> None:
     pool.manifest["coverage"]["median"] = 12345.5
@@ -53,22 +48,17 @@ def _(pool: Crafted) -> None:
     pool.manifest["lineage"] = [{"operation": "x", "parent_digest": None, "parameters": {"x": nested}}]
 
 
-@case("manifest-draft", "field 'views' is missing: a draft of version 1")
-def _(pool: Crafted) -> None:
-    del pool.manifest["views"]
-
-
 @case("manifest-link", "a views file is a symbolic link out of the pool")
 def _(pool: Crafted) -> None:
     pool.links[pool.path("views")] = "../../../v1/f16-plain/" + pool.path("views")
 
 
-def _fields(*edits: tuple[str, str, tuple[str | int, ...], object]) -> None:
-    """Register a case for each (name, reason, place in the manifest, value); None removes the field."""
+def _fields(
+    *edits: tuple[str, str, tuple[str | int, ...], object], base: str = "f16-plain", stage: Stage = "open"
+) -> None:
+    """Register a case for each (name, reason, place in the manifest, value); MISSING removes the field."""
     for name, reason, place, value in edits:
-        CASES.append(
-            Case(name=name, base="f16-plain", stage="open", reason=reason, change=_setter(place, value))
-        )
+        CASES.append(Case(name=name, base=base, stage=stage, reason=reason, change=_setter(place, value)))
 
 
 MISSING = object()
@@ -155,6 +145,31 @@ _fields(
     ("path-hidden", "a name that begins with a dot", ("files", 0, "path"), "views/.a.parquet"),
     ("role-unknown", "an unknown role", ("files", 0, "role"), "notes"),
     ("bytes-negative", "a negative size", ("files", 0, "bytes"), -1),
+    ("manifest-nan", "NaN is no JSON number", ("coverage", "median"), float("nan")),
+    ("manifest-draft", "field 'views' is missing: a draft of version 1", ("views",), MISSING),
+    ("manifest-surrogate", "half a character in a string", ("ensemble",), "\ud800"),
+    ("drawn-with-views", "views are drawn, but there is a views file", ("views",), "drawn"),
+)
+_fields(
+    ("drawn-without-seed", "views are drawn, but there is no seed", ("seed",), None),
+    (
+        "drawn-crop-range",
+        "views are drawn from a range whose low is above its high",
+        ("augmentation", "crop_scale"),
+        [0.9, 0.1],
+    ),
+    (
+        "drawn-flip-range",
+        "views are drawn with a probability above 1",
+        ("augmentation", "flip_probability"),
+        1.5,
+    ),
+    ("drawn-mix-alpha", "mixed views are drawn without mix_alpha", ("augmentation", "mix_alpha"), None),
+    base="f16-drawn",
+)
+_fields(
+    ("content-digest-other", "the content digest is that of another pool", ("content_digest",), "0" * 64),
+    stage="verify",
 )
 
 
@@ -182,41 +197,11 @@ def _(pool: Crafted) -> None:
     pool.sign()
 
 
-@case("drawn-with-views", "views are drawn, but there is a views file")
-def _(pool: Crafted) -> None:
-    pool.manifest["views"] = "drawn"
-
-
-@case("drawn-without-seed", "views are drawn, but there is no seed", base="f16-drawn")
-def _(pool: Crafted) -> None:
-    pool.manifest["seed"] = None
-
-
-@case("drawn-crop-range", "views are drawn from a range whose low is above its high", base="f16-drawn")
-def _(pool: Crafted) -> None:
-    pool.manifest["augmentation"]["crop_scale"] = [0.9, 0.1]
-
-
-@case("drawn-flip-range", "views are drawn with a probability above 1", base="f16-drawn")
-def _(pool: Crafted) -> None:
-    pool.manifest["augmentation"]["flip_probability"] = 1.5
-
-
-@case("drawn-mix-alpha", "mixed views are drawn without mix_alpha", base="f16-drawn")
-def _(pool: Crafted) -> None:
-    pool.manifest["augmentation"]["mix_alpha"] = None
-
-
 @case(
     "drawn-other-seed", "drawing gives other views than those of the digests", base="f16-drawn", stage="read"
 )
 def _(pool: Crafted) -> None:
     pool.manifest["seed"] += 1
-
-
-@case("manifest-surrogate", "half a character in a string")
-def _(pool: Crafted) -> None:
-    pool.manifest["ensemble"] = "\ud800"
 
 
 @case("manifest-byte-order-mark", "pool.json begins with a byte order mark")
@@ -267,11 +252,6 @@ def _(pool: Crafted) -> None:
 @case("file-other-bytes", "a views file has another SHA-256, its footer the right one", stage="verify")
 def _(pool: Crafted) -> None:
     pool.entry("views")["digest"] = "0" * 64
-
-
-@case("content-digest-other", "the content digest is that of another pool", stage="verify")
-def _(pool: Crafted) -> None:
-    pool.manifest["content_digest"] = "0" * 64
 
 
 @case("coverage-other", "coverage is not that of the views", stage="verify")

@@ -16,16 +16,16 @@ from tests.golden.crafting.crafted import Crafted
 
 
 def _blob(
-    base: str, column: str, *edits: tuple[str, str, Callable[[bytes], bytes]], stage: Stage = "read"
+    base: str, column: str, *edits: tuple[str, str, Callable[[Any], Any]], stage: Stage = "read"
 ) -> None:
-    """Register a case for each (name, reason, change) of a batch's first blob."""
+    """Register a case for each (name, reason, change) of a column's first value."""
     for name, reason, change in edits:
         CASES.append(
             Case(name=f"{base}-{name}", base=base, stage=stage, reason=reason, change=_editor(column, change))
         )
 
 
-def _editor(column: str, change: Callable[[bytes], bytes]) -> Callable[[Crafted], None]:
+def _editor(column: str, change: Callable[[Any], Any]) -> Callable[[Crafted], None]:
     def edit_pool(pool: Crafted) -> None:
         def edit(values: list[Any]) -> None:
             values[0] = change(values[0])
@@ -150,8 +150,24 @@ def _floats(value: float, dtype: str) -> Callable[[bytes], bytes]:
 
 _blob("topk-3", "gaps", ("gaps", "classes that run past the last one", _gap_past_the_end))
 _blob("topk-3", "values", ("values-inf", "a value that is infinite", _floats(np.inf, "<f2")))
-_blob("topk-3", "tail", ("tail-nan", "a tail that is NaN", _floats(np.nan, "<f4")))
+_blob(
+    "topk-3",
+    "tail",
+    ("tail-nan", "a tail that is NaN", _floats(np.nan, "<f4")),
+    ("planes-left-over", "bytes after the byte planes of a blob", lambda b: b + b"\0"),
+)
 _blob("topk-3-8", "scale", ("scale-inf", "a scale that is infinite", _floats(np.inf, "<f2")))
+_blob(
+    "int8",
+    "scale",
+    ("scale-nan", "a scale that is NaN", lambda _: float("nan")),
+    ("scale-negative", "a scale below 0", lambda _: -1.0),
+)
+_blob(
+    "int4",  # its classes are an odd number
+    "codes",
+    ("left-over-bits", "left-over bits of the last byte are not 0", lambda b: b[:-1] + bytes([b[-1] | 0x80])),
+)
 
 
 @case("topk-3-order", "an order that is no permutation", base="topk-3", stage="read")
@@ -221,22 +237,6 @@ def _(pool: Crafted) -> None:
     change_labels(pool, "labels", edit)
 
 
-@case("int8-scale-nan", "a scale that is NaN", base="int8", stage="read")
-def _(pool: Crafted) -> None:
-    def edit(values: list[Any]) -> None:
-        values[0] = float("nan")
-
-    change_labels(pool, "scale", edit)
-
-
-@case("int8-scale-negative", "a scale below 0", base="int8", stage="read")
-def _(pool: Crafted) -> None:
-    def edit(values: list[Any]) -> None:
-        values[0] = -1.0
-
-    change_labels(pool, "scale", edit)
-
-
 @case("int8-overflow", "values beyond float32", base="int8", stage="read")
 def _(pool: Crafted) -> None:
     def edit(values: list[Any]) -> None:
@@ -260,24 +260,6 @@ def _(pool: Crafted) -> None:
         }
     )
     pool.sign()
-
-
-@case("topk-3-planes-left-over", "bytes after the byte planes of a blob", base="topk-3", stage="read")
-def _(pool: Crafted) -> None:
-    def edit(values: list[Any]) -> None:
-        values[0] = values[0] + b"\0"
-
-    change_labels(pool, "tail", edit)
-
-
-@case("int4-left-over-bits", "left-over bits of the last byte are not 0", base="int4", stage="read")
-def _(pool: Crafted) -> None:
-    assert pool.manifest["classes"] % 2 == 1
-
-    def edit(values: list[Any]) -> None:
-        values[0] = values[0][:-1] + bytes([values[0][-1] | 0x80])
-
-    change_labels(pool, "codes", edit)
 
 
 @case("probability-negative", "a probability below 0", base="probabilities", stage="verify")

@@ -15,51 +15,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.independent_reader.tables import text, views_digest
+
 _COMPONENTS = (
     *("crop", "flip", "mix_index", "mix_strength", "mix_box"),
     *("labels", "codec", "keys", "packed", "container"),
 )
 KEYS = ("epoch", "batch", "slot", "image")
 _VIEW_COMPONENTS = {"flip": "flip", "mix_slot": "mix_index", "mix_strength": "mix_strength"}
-_MIX_BOX = ("mix_top", "mix_left", "mix_bottom", "mix_right")
-_CUTOUT_BOX = ("cutout_top", "cutout_left", "cutout_bottom", "cutout_right")
-_FILL = ("cutout_red", "cutout_green", "cutout_blue")
-_CROP = ("crop_top", "crop_left", "crop_height", "crop_width")
 
 Row = dict[str, Any]
-
-
-def text(value: str) -> bytes:
-    """Return `text` of the digests."""
-    raw = value.encode()
-    return struct.pack("<I", len(raw)) + raw
 
 
 def _packed(kind: str, rows: Sequence[Row], *columns: str) -> bytes:
     values = [[row[column] for column in columns] for row in rows]
     return np.array(values).astype(kind).tobytes()
-
-
-def views_digest(rows: Sequence[Row]) -> bytes:
-    """Return the digest of a batch's views, whatever they are."""
-    first = rows[0]
-    mixed = first["mix_slot"] is not None
-    kind = 0 if not mixed else 2 if first["mix_top"] is None else 1
-    cut_out, order = first["cutout_top"] is not None, first["patch_order"] or []
-    parts = [
-        struct.pack("<5q", first["epoch"], first["batch"], len(rows), kind, cut_out + 2 * len(order)),
-        _packed("<i4", rows, "image"),
-        _packed("<i4", rows, *_CROP),
-        _packed("<u1", rows, "flip"),
-    ]
-    if mixed:
-        parts += [_packed("<i4", rows, "mix_slot"), struct.pack("<d", first["mix_strength"])]
-    if kind == 1:
-        parts.append(struct.pack("<4q", *(first[name] for name in _MIX_BOX)))
-    if cut_out:
-        parts += [_packed("<i4", rows, *_CUTOUT_BOX), _packed("<u1", rows, *_FILL)]
-    parts += [bytes(row["patch_order"]) for row in rows if order]
-    return hashlib.sha256(b"".join(parts)).digest()
 
 
 def canonical(codec: str, rows: Sequence[Row]) -> bytes:
