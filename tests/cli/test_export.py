@@ -1,85 +1,132 @@
-"""``lpld-labels export`` from the command line."""
+"""`export`: out and in again; what `build --replayable-by` made is replayed bit by bit as programs do it."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
+from torch.utils.data import BatchSampler, RandomSampler
 
 from lpld_labels import PoolReader
-from tests.lpld_labels.interop.label_folders import write_epochs, write_images
+from lpld_labels.interop.layouts import TINY
+from lpld_labels.pool.pool_files import manifest_of
+from lpld_labels.render import ImageStore, apply_views
+from lpld_labels.render.images import FolderImages
+from tests.cli.build_runs import Cli, facts, one_line_error, passed
+from tests.lpld_labels.interop.label_folders import IMAGES, write_epochs, write_images
+from tests.lpld_labels.interop.restated import image_files, mixed, replayed
 
-Cli = Callable[..., Result]
+SIDE, BATCH, EPOCHS = 64, 8, 3
+TEACHER = ("--teacher", "small-resnet10:width=8,stem_stride=2", "--teacher-weights", "random")
+NORMALISATION = ("--mean", ",".join(map(str, TINY.mean)), "--std", ",".join(map(str, TINY.std)))
+SETTINGS = (*TEACHER, *NORMALISATION, "--size", SIDE, "--batch-size", BATCH, "--epochs", EPOCHS)
 
 
-@pytest.fixture
-def pool(cli: Cli, tmp_path: Path) -> Path:
-    write_images(tmp_path / "images")
+def test_out_and_in_again(cli: Cli, tmp_path: Path) -> None:
+    images = ("--images", write_images(tmp_path / "images"))
     write_epochs(tmp_path / "labels")
-    done = cli("import", tmp_path / "labels", tmp_path / "pool", "--images", tmp_path / "images")
-    assert done.exit_code == 0, done.stderr
-    return tmp_path / "pool"
-
-
-@pytest.mark.parametrize("label_format", ["sre2l", "lpld", "lpqld"])
-def test_out_and_in_again(cli: Cli, pool: Path, tmp_path: Path, label_format: str) -> None:
-    done = cli("export", pool, tmp_path / "out", "--format", label_format, "--json")
-    assert done.exit_code == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert (report["format"], report["batches"], report["rows"]) == (label_format, 9, 60)
-    again = cli("import", tmp_path / "out", tmp_path / "again", "--images", tmp_path / "images", "--json")
-    assert again.exit_code == 0, again.stderr
-    digests = [
-        json.loads((path / "pool.json").read_text())["content_digest"] for path in (pool, tmp_path / "again")
-    ]
-    assert digests[0] == digests[1]
-
-
-def test_top_k(cli: Cli, pool: Path, tmp_path: Path) -> None:
-    done = cli("export", pool, tmp_path / "out", "--format", "lpqld", "--top-k", 5)
-    assert done.exit_code == 0, done.stderr
-    assert re.search(r"batches\W+9", done.stdout)
-    assert re.search(r"rows\W+60", done.stdout)
-    content = torch.load(tmp_path / "out" / "batch_0.tar")
+    pool = tmp_path / "pool"
+    passed(cli("import", tmp_path / "labels", pool, *images))
+    for name in ("sre2l", "lpld", "lpqld"):
+        report = facts(cli("export", pool, tmp_path / name, "--format", name, "--json"))
+        assert (report["format"], report["batches"], report["rows"]) == (name, 9, 60)
+        passed(cli("import", tmp_path / name, tmp_path / f"from_{name}", *images))
+        assert manifest_of(tmp_path / f"from_{name}").content_digest == manifest_of(pool).content_digest
+    shown = passed(cli("export", pool, tmp_path / "top", "--format", "lpqld", "--top-k", 5)).stdout
+    assert re.search(r"batches\W+9", shown)
+    content = torch.load(tmp_path / "top" / "batch_0.tar")
     assert (content[5].shape, content[6].dtype) == ((8, 5), torch.int16)
-
-
-def test_refusals_are_one_line(cli: Cli, pool: Path, tmp_path: Path) -> None:
-    (tmp_path / "out" / "mine").mkdir(parents=True)
-    for words, message in (
-        (("export", pool, tmp_path / "out", "--format", "lpld"), "already here"),
-        (("export", tmp_path / "nothing", tmp_path / "x", "--format", "lpld"), "not a label pool"),
-        (("export", pool, tmp_path / "x", "--format", "lpqld", "--top-k", "21"), "--top-k"),
-    ):
-        done = cli(*words)
-        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-        assert message in done.stderr
-    assert cli("export", pool, tmp_path / "x").exit_code == 2
-    assert not (tmp_path / "x").exists()
 
 
 def test_a_pruned_pool_comes_back_under_new_numbers(cli: Cli, tmp_path: Path) -> None:
     """As the help says; and what is odd of many epochs is said once."""
-    write_images(tmp_path / "images")
-    images = ("--images", tmp_path / "images")
+    images = ("--images", write_images(tmp_path / "images"))
     write_epochs(tmp_path / "many", epochs=24, ids_file=True)
-    assert cli("import", tmp_path / "many", tmp_path / "whole", *images).exit_code == 0
-    assert cli("prune", tmp_path / "whole", tmp_path / "small", "--ratio", 2).exit_code == 0
-    assert cli("export", tmp_path / "small", tmp_path / "out", "--format", "lpld").exit_code == 0
-    again = cli("import", tmp_path / "out", tmp_path / "again", *images, "--json")
-    assert again.exit_code == 0, again.stderr
-    repeats = [line for line in json.loads(again.stdout)["odd"] if "more than once" in line]
-    assert len(repeats) == 1
-    assert "epochs, the first" in repeats[0]
+    passed(cli("import", tmp_path / "many", tmp_path / "whole", *images))
+    passed(cli("prune", tmp_path / "whole", tmp_path / "small", "--ratio", 2))
+    passed(cli("export", tmp_path / "small", tmp_path / "out", "--format", "lpld"))
+    again = facts(cli("import", tmp_path / "out", tmp_path / "again", *images, "--json"))
+    (repeats,) = [line for line in again["odd"] if "more than once" in line]
+    assert "epochs, the first" in repeats
     with PoolReader(tmp_path / "small") as small, PoolReader(tmp_path / "again") as other:
         assert list(small.keys) != list(other.keys)
         for ours, theirs in zip(small, other, strict=True):
             assert np.array_equal(ours.labels, theirs.labels)
             assert np.array_equal(ours.images, theirs.images)
     assert "comes back with new batch numbers" in " ".join(cli("export", "--help").stdout.split())
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return write_images(tmp_path / "images", size=75, per_class=5)
+
+
+def exported(cli: Cli, pool: Path, folder: Path, label_format: str) -> list[dict[str, Any]]:
+    done = cli("export", pool, folder, "--format", label_format, "--json")
+    claims: list[dict[str, Any]] = facts(done)["claims"]
+    for claim in claims:
+        assert f"{claim['program']}, {claim['option']}" in done.stderr
+    return claims
+
+
+def drawn_batches() -> Iterator[tuple[int, int, list[int]]]:
+    """Yield (epoch, number, image ids) of the batches as a trainer's loader draws them."""
+    generator = torch.Generator()
+    generator.manual_seed(42)
+    sampler = BatchSampler(RandomSampler(range(IMAGES), generator=generator), BATCH, drop_last=False)
+    for epoch in range(EPOCHS):
+        for number, ids in enumerate(sampler):
+            yield epoch, number, ids
+
+
+@pytest.mark.parametrize(
+    ("program", "mix"), [("sre2l", "cutmix"), ("lpld", "cutmix"), ("lpld", "mixup"), ("lpld", "none")]
+)
+def test_replay_is_exact(cli: Cli, images: Path, tmp_path: Path, program: str, mix: str) -> None:
+    pool = tmp_path / "pool"
+    passed(cli("build", images, pool, *SETTINGS, "--replayable-by", program, "--mix", mix))
+    by_epoch = exported(cli, pool, tmp_path / "labels", program)[-1]
+    assert by_epoch["holds"] or program == "sre2l"
+    files = image_files(images)
+    with PoolReader(pool) as reader:
+        store = ImageStore(FolderImages(images, reader.images))
+        assert [images / path for path in reader.images.paths] == files
+        assert len(reader) == 9
+        for epoch, number, ids in drawn_batches():
+            saved = torch.load(tmp_path / "labels" / f"epoch_{epoch}" / f"batch_{number}.tar")
+            views = reader.read((epoch, number))
+            theirs = replayed(saved, [files[i] for i in ids], SIDE)
+            ours = apply_views(views, store, reader.header.augmentation)
+            if mix == "mixup":
+                torch.testing.assert_close(mixed(theirs.float(), saved), ours, atol=1e-4, rtol=0)
+            else:
+                assert torch.equal(mixed(theirs, saved).float(), ours)
+            assert saved[5].numpy().tobytes() == views.labels.tobytes()
+
+
+def test_a_plain_build_is_not_replayed_by_epoch_and_says_so(cli: Cli, images: Path, tmp_path: Path) -> None:
+    passed(cli("build", images, tmp_path / "pool", *SETTINGS))
+    claims = exported(cli, tmp_path / "pool", tmp_path / "labels", "lpld")
+    assert not any(claim["holds"] for claim in claims)
+    assert "--replayable-by lpld" in str(claims[-1]["why"])
+    done = cli("export", tmp_path / "pool", tmp_path / "sre2l", "--format", "sre2l")
+    one_line_error(done, "--replayable-by sre2l")
+
+
+def test_pruned_builds_are_replayed_by_batch_and_grow_in_their_order(
+    cli: Cli, images: Path, tmp_path: Path
+) -> None:
+    pool = tmp_path / "pool"
+    words = ("build", images, pool, *SETTINGS, "--replayable-by", "lpld")
+    passed(cli(*words, "--ratio", 2))
+    batch, _, epoch = exported(cli, pool, tmp_path / "few", "lpld")
+    assert (batch["holds"], epoch["holds"]) == (True, False)
+    refused = cli("build", images, pool, *SETTINGS, "--resize", "pil")
+    one_line_error(refused, "'replayable_by' differs (expected lpld, got None)")
+    passed(cli(*words))
+    assert all(claim["holds"] for claim in exported(cli, pool, tmp_path / "all", "lpld")[::2])

@@ -1,49 +1,33 @@
-"""`lpld-labels inspect`."""
+"""`inspect`: contents and size, and the card. Recipes are in test_recipe.py."""
 
 from __future__ import annotations
 
 import io
-import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
 
 from lpld_labels.format import schema
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.inspect.summary import pickle_layout
+from lpld_labels.pool.own_files import is_untouched_card
+from lpld_labels.pool.pool_files import manifest_of
+from tests.cli.build_runs import Cli, facts, one_line_error, passed
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
+from tests.lpld_labels.loader.loader_pools import build, write_images
 
-Cli = Callable[..., Result]
-KEYS = {
-    "format_version",
-    "classes",
-    "images",
-    "epochs",
-    "batches",
-    "rows",
-    "batch_size",
-    "codec",
-    "bytes",
-    "ratio",
-    "content_digest",
-    "lineage",
-}
 COMPONENTS = list(schema.COMPONENTS)
 
 
 @pytest.mark.parametrize("codec", ["f16", "f16:plain", "int8"])
 def test_every_byte_is_accounted_for(tmp_path: Path, cli: Cli, codec: str) -> None:
     path = tmp_path / "pool"
-    batches = make_batches(3, 4, cutout=True, patches=2)
-    write_pool(path, batches, codec=codec).close()
-    result = cli("inspect", path, "--json")
-    assert result.exit_code == 0
-    summary = json.loads(result.stdout)
-    assert set(summary) >= KEYS
+    write_pool(path, make_batches(3, 4, cutout=True, patches=2), codec=codec).close()
+    summary = facts(cli("inspect", path, "--json"))
+    expected = "format_version classes images epochs batches rows batch_size codec bytes ratio content_digest"
+    assert set(summary) >= {*expected.split(), "lineage"}
     assert list(summary["bytes"]["components"]) == COMPONENTS
     on_disk = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     assert sum(summary["bytes"]["components"].values()) == summary["bytes"]["total"] == on_disk
@@ -57,7 +41,7 @@ def test_counts_and_coverage(tmp_path: Path, cli: Cli) -> None:
     batches = [make_batch(0, b, images=images, rows=8 if b < 2 else 3) for b in range(3)]
     lineage = (LineageStep(operation="build", parameters={"ratio": 4}),)
     write_pool(tmp_path / "pool", batches, header=make_header(lineage=lineage), images=images).close()
-    summary = json.loads(cli("inspect", tmp_path / "pool", "--json").stdout)
+    summary = facts(cli("inspect", tmp_path / "pool", "--json"))
     seen = np.concatenate([batch.images for batch in batches])
     views = np.bincount(seen, minlength=20)
     assert summary["views_per_image"] == {
@@ -69,7 +53,7 @@ def test_counts_and_coverage(tmp_path: Path, cli: Cli) -> None:
     assert summary["classes_covered"] == len(np.unique(images.classes[seen]))
     assert (summary["batches"], summary["incomplete_batches"], summary["rows"]) == (3, 1, 19)
     assert summary["lineage"] == [{"operation": "build", "parent_digest": None, "parameters": {"ratio": 4}}]
-    text = cli("inspect", tmp_path / "pool").stdout
+    text = passed(cli("inspect", tmp_path / "pool")).stdout
     assert "build (ratio 4)" in text
     assert "(1 incomplete)" in text
 
@@ -97,27 +81,51 @@ def test_the_pickle_layout_is_estimated_within_one_percent(rows: int, classes: i
 
 def test_an_empty_pool_is_shown(tmp_path: Path, cli: Cli) -> None:
     write_pool(tmp_path / "pool", []).close()
-    assert json.loads(cli("inspect", tmp_path / "pool", "--json").stdout)["rows"] == 0
-    assert cli("inspect", tmp_path / "pool").exit_code == 0
+    assert facts(cli("inspect", tmp_path / "pool", "--json"))["rows"] == 0
+    passed(cli("inspect", tmp_path / "pool"))
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (["inspect"], 2, "Missing argument"),
-        (["inspect", "nowhere"], 1, "not a label pool"),
-        (["inspect", "nowhere", "--jsn"], 2, "No such option"),
-        (["inspct", "nowhere"], 2, "No such command"),
-    ],
-)
-def test_bad_input(cli: Cli, words: list[str], code: int, message: str) -> None:
-    result = cli(*words)
-    assert result.exit_code == code
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not result.stdout
+def test_the_card_says_what_there_is(cli: Cli, tmp_path: Path) -> None:
+    plain, small = tmp_path / "plain", tmp_path / "small"
+    build(plain, write_images(tmp_path / "images"), codec="f16:plain").close()
+    passed(cli("inspect", plain, "--card", "--license", "CC-BY-4.0", "--name", "Thirty images"))
+    text = (plain / "README.md").read_text()
+    assert "config_name: views" in text
+    assert "config_name: labels" in text
+    assert 'license: "cc-by-4.0"' in text.lower()
+    assert "# Thirty images" in text
+    passed(cli("verify", plain, "--strict"))
+    passed(cli("encode", plain, small, "--codec", "int8", "--views", "drawn"))
+    text = passed(cli("inspect", small, "--card", "-")).stdout
+    for part in (
+        manifest_of(small).content_digest,
+        'pool_loader("small", "IMAGES", batch_size=64)',
+        "lpld-labels encode",
+        "| labels |",
+        "T = 20:",
+        "mean",
+        'lpld-labels verify "small"',
+    ):
+        assert part in text, part
+    for part in ("config_name: views", "config_name: labels", "license"):
+        assert part not in text
+    assert not (small / "README.md").exists()
 
 
-def test_nothing_but_json_on_stdout(tmp_path: Path, cli: Cli) -> None:
-    write_pool(tmp_path / "pool", make_batches()).close()
-    assert isinstance(json.loads(cli("inspect", tmp_path / "pool", "--json").stdout), dict)
+def test_edited_cards_are_only_replaced_on_demand(cli: Cli, tmp_path: Path) -> None:
+    pool, card = tmp_path / "pool", tmp_path / "pool" / "README.md"
+    for name in ("pool", "other"):
+        write_pool(tmp_path / name, make_batches()).close()
+    passed(cli("inspect", pool, "--card"))
+    assert is_untouched_card(card)
+    assert "already up to date" in passed(cli("inspect", pool, "--card")).stderr
+    passed(cli("inspect", pool, "--card", "--license", "mit"))
+    assert 'license: "mit"' in card.read_text()
+    card.write_text(card.read_text().replace("# pool", "# My pool"))
+    one_line_error(cli("inspect", pool, "--card"))
+    assert "# My pool" in card.read_text()
+    # Nor is a pool replaced that has words of its own.
+    assert cli("prune", tmp_path / "other", pool, "--ratio", 2, "--overwrite").exit_code == 1
+    passed(cli("inspect", pool, "--card", "--overwrite"))
+    passed(cli("prune", tmp_path / "other", pool, "--ratio", 2, "--overwrite"))
+    assert not card.exists()

@@ -1,4 +1,4 @@
-"""Options made from settings dataclasses."""
+"""Options made from settings dataclasses, and the types of values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ from typing import Annotated, Any, Literal
 import click
 import pytest
 from click.testing import CliRunner
-from lpld_cli.options import settings_options, take
+from lpld_cli.main import LAZY_COMMANDS, group
+from lpld_cli.options import (
+    BUDGET,
+    NUMBER,
+    PART,
+    POOL_BUDGET,
+    TEXT,
+    Amount,
+    Number,
+    NumberRange,
+    settings_options,
+    take,
+)
 
 from lpld_core.settings import Part
 from lpld_labels.errors import InvalidArgumentError
@@ -127,3 +139,60 @@ def test_values_outside_of_range_or_choices_are_refused(words: str) -> None:
 def test_the_dataclass_itself_refuses_them_too(field: str, value: Any, expected: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"{field.replace('_', ' ')} is wrong.*{expected}"):
         Settings(**{"ipc": 1, field: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("4000", Amount(number=4000, of="bytes")),
+        ("30k", Amount(number=30_000, of="bytes")),
+        ("300MB", Amount(number=300_000_000, of="bytes")),
+        ("1 GiB", Amount(number=2**30, of="bytes")),
+        ("1.5Gi", Amount(number=1.5 * 2**30, of="bytes")),
+        ("10%", Amount(number=0.1, of="pool")),
+        ("0.5x", Amount(number=0.5, of="pool")),
+        ("1.0x-images", Amount(number=1, of="images")),
+    ],
+)
+def test_sizes_as_people_write_them(text: str, amount: Amount) -> None:
+    found = BUDGET.convert(text, None, None)
+    assert found.of == amount.of
+    assert found.number == pytest.approx(amount.number)
+    whole = {"bytes": 1, "pool": 1000, "images": 50}[found.of]
+    assert found.bytes(pool=1000, images=50) == int(amount.number * whole)
+
+
+@pytest.mark.parametrize("text", ["much", "30Q", "-3", "0", "0%", "0x", "", "MB", "1x-images", "9" * 400])
+def test_what_is_no_size_is_answered_with_all_forms(text: str) -> None:
+    with pytest.raises(click.BadParameter) as caught:
+        POOL_BUDGET.convert(text, None, None)
+    for form in ("300MB", "30K", "1 GiB", "4000", "10%", "0.5x"):
+        assert form in str(caught.value)
+
+
+@pytest.mark.parametrize("name", LAZY_COMMANDS)
+def test_every_option_knows_finite_numbers_and_text(name: str) -> None:
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
+    for param in command.params:
+        if isinstance(param.type, click.types.FloatParamType):
+            assert isinstance(param.type, Number), param.opts
+        assert type(param.type) is not click.types.StringParamType, param.opts
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "x"])
+def test_a_number_is_finite(text: str) -> None:
+    for kind in (NUMBER, NumberRange(0), NumberRange(0, 1, min_open=True)):
+        with pytest.raises(click.BadParameter):
+            kind.convert(text, None, None)
+    assert NUMBER.convert("-1e3", None, None) == -1000
+    with pytest.raises(click.BadParameter):
+        NumberRange(1).convert("0.5", None, None)
+
+
+def test_text_can_be_written_down_and_parts_have_an_end() -> None:
+    assert TEXT.convert("é", None, None) == "é"
+    with pytest.raises(click.BadParameter, match=r"udcff"):
+        TEXT.convert("a\udcff", None, None)
+    with pytest.raises(click.BadParameter, match="expected I/N"):
+        PART.convert("1/" + "9" * 5000, None, None)

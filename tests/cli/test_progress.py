@@ -21,8 +21,7 @@ from lpld_cli.progress import (
 from rich.console import Console
 
 from lpld_labels.exec.job import TaskCounts
-from lpld_labels.inspect.check import check_pool
-from tests.factories import make_batches, make_images, write_pool
+from tests.factories import make_batches, write_pool
 
 
 class Clock:
@@ -126,15 +125,6 @@ def test_short_work_says_nothing() -> None:
 )
 def test_times_are_said_as_people_say_them(seconds: float, text: str) -> None:
     assert human_seconds(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("wrong", "meant"), [("prnue", "prune"), ("inspct", "inspect"), ("squeze", "squeeze")]
-)
-def test_a_command_that_is_nearly_one_is_answered_with_it(wrong: str, meant: str) -> None:
-    result = CliRunner().invoke(group, [wrong, "pool"])
-    assert result.exit_code == 2
-    assert f"Did you mean '{meant}'?" in result.output
 
 
 class Terminal(io.StringIO):
@@ -242,17 +232,6 @@ def test_the_bar_tells_rate_and_tasks(terminal: Terminal) -> None:
         progress.tasks(TaskCounts(running=3, done=4))
     last = [line for line in terminal.getvalue().splitlines() if "labelling" in line][-1]
     assert re.search(r"20/40 +[\d.e+]+/s .*tasks: 3 running, 4 done", last)
-
-
-def test_the_bar_of_verify_ends_at_the_end(tmp_path: Path) -> None:
-    write_pool(tmp_path / "pool", make_batches(2, 3), images=make_images(500)).close()
-    calls: list[tuple[int, int]] = []
-    assert check_pool(tmp_path / "pool", progress=lambda done, total: calls.append((done, total))).whole
-    assert calls[-1][0] == calls[-1][1]
-    assert len(calls) == 4, "once for each file but the manifest"
-    (tmp_path / "pool" / "images.parquet").write_bytes(b"damaged")
-    check_pool(tmp_path / "pool", progress=lambda done, total: calls.append((done, total)))
-    assert calls[-1][0] == calls[-1][1]
 
 
 def test_quiet_commands_print_errors_only(tmp_path: Path) -> None:

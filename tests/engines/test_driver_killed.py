@@ -17,7 +17,7 @@ import pytest
 from lpld_labels.exec.job import Job, Progress
 from lpld_labels.exec.local import LocalExecutor
 from tests.engines.commands import COMMANDS
-from tests.engines.ray_cluster import WHOLE, TwoNodes
+from tests.engines.ray_cluster import MOST_SECONDS, WHOLE, TwoNodes
 
 CASES = [("encode", "joined")]
 if WHOLE:
@@ -36,7 +36,6 @@ SEALED = {
 """What a finished task leaves beside or in the output."""
 FILES = {"recover": 3}
 """How many of those show that one is done, if not 1: recovery's two workers write two images a task."""
-MOST_SECONDS = 200.0
 
 
 @contextlib.contextmanager

@@ -8,13 +8,10 @@ import functools
 import json
 import resource
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-
 from lpld_core.images import RealFolder
 from lpld_core.relabel.build import Build, run_build
 from lpld_core.settings import SqueezeSettings
@@ -26,6 +23,7 @@ from lpld_labels.exec.ray import RayExecutor, RaySettings
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.settings import EncodeSettings
+from tests.cli.build_runs import Cli, one_line_error
 from tests.engines.commands import BUILD, COMMANDS
 from tests.engines.ray_cluster import WHOLE, TwoNodes
 from tests.factories import make_batches, write_pool
@@ -33,30 +31,13 @@ from tests.lpld_core.image_folders import NETWORK, write_images
 from tests.lpld_core.networks import noisy_folder, tiny_teacher
 from tests.lpld_labels.interop import label_folders
 
-Cli = Callable[..., Result]
-
-
-def one_line(result: Result) -> str:
-    assert result.exit_code == 1, result.output
-    (line,) = result.stderr.strip().splitlines()
-    return line
-
-
 TEACHER = ("--teacher", NETWORK, "--teacher-weights", "random")
 WORDS: dict[str, tuple[str, ...]] = {
     "build": ("build", "images", "out", *TEACHER),
     "encode": ("encode", "pool", "out", "--codec", "int8"),
     "import": ("import", "labels", "out", "--images", "images"),
     "squeeze": ("squeeze", "images", "out", *TEACHER),
-    "recover": (
-        "recover",
-        "out",
-        *TEACHER,
-        "--method",
-        "sre2l",
-        "--ipc",
-        "1",
-    ),
+    "recover": ("recover", "out", *TEACHER, "--method", "sre2l", "--ipc", "1"),
 }
 
 
@@ -71,21 +52,21 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_ray_is_not_installed(name: str, cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_ray_and_no_cluster(name: str, cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(inputs)
+    refused = cli(*WORDS[name], "--ray", "127.0.0.1:1")
+    one_line_error(refused, "error: 127.0.0.1:1: no Ray cluster answers: ")
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert one_line(cli(*WORDS[name], "--ray", "local")) == (
-        "error: Ray is not installed; pip install 'lpld-labels[ray]', or leave out --ray"
-    )
+    missing = cli(*WORDS[name], "--ray", "local")
+    one_line_error(missing, "Ray is not installed; pip install 'lpld-labels[ray]', or leave out --ray")
     assert not Path("out").exists()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_nothing_listens(name: str, cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(inputs)
-    result = cli(*WORDS[name], "--ray", "127.0.0.1:1")
-    assert one_line(result).startswith("error: 127.0.0.1:1: no Ray cluster answers: ")
-    assert not Path("out").exists()
+def test_an_address_needs_a_shared_directory(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LPLD_LABELS_CACHE", raising=False)
+    result = cli("encode", "pool", "s3://bucket/pool", "--codec", "int8", "--ray", "local")
+    assert result.exit_code == 2
+    assert "set $LPLD_LABELS_CACHE to one" in " ".join(result.stderr.split())
 
 
 def test_a_command_on_a_cluster(
@@ -102,7 +83,7 @@ def test_a_command_on_a_cluster(
     assert found.exit_code == 0, found.output
     digests = {json.loads(result.stdout)["content_digest"] for result in (expected, found)}
     assert len(digests) == 1
-    last = json.loads([line for line in found.stderr.splitlines() if line.startswith("{")][-1])
+    last = json.loads(found.stderr.splitlines()[-1])
     assert (last["done"], last["total"], last["tasks"]["done"]) == (12, 12, 12)
 
 

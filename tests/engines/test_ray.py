@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -132,6 +133,12 @@ def test_workers_that_ray_ends_for_want_of_memory_are_lost_ones(
         pytest.raises(WorkerDiedError, match=r"died.*if memory ran out"),
     ):
         engine.run(job(tmp_path, [-3], 10))
+
+
+def test_what_ray_prints_is_no_data(cluster: TwoNodes, capsys: pytest.CaptureFixture[str]) -> None:
+    with RayExecutor(settings(cluster, 1)):
+        sys.stdout.write("a node has died\n")
+    assert capsys.readouterr() == ("", "a node has died\n")
 
 
 def test_a_cluster_without_room(cluster: TwoNodes) -> None:
