@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.launching import WORKERS, results, run
-from tests.clients.rows import PER_RANK, STOP, Rows, epoch_alone, in_steps, open_loader, together
+from tests.clients.rows import PER_RANK, Rows, epoch_alone, in_steps, open_loader, together
 
 
 def ddp(ranks: int, *arguments: object) -> None:
@@ -26,29 +26,17 @@ def two_ranks(client_pool: Path, client_images: Path, tmp_path_factory: pytest.T
     return out
 
 
-@pytest.fixture(scope="module")
-def rest(client_pool: Path, client_images: Path) -> Rows:
-    """The rows of the second epoch that two ranks have left when they are stopped."""
-    return [row for step in epoch_alone(client_pool, client_images, 1, 2)[STOP:] for row in step]
-
-
 def epochs(out: Path, ranks: int, part: str) -> dict[str, list[Rows]]:
     found = [rank[part] for rank in results(out, ranks)]
     return {epoch: together([rank[epoch] for rank in found]) for epoch in found[0]}
 
 
-def test_two_ranks_play_the_epochs_of_one_process(
-    two_ranks: Path, client_pool: Path, client_images: Path
+def test_two_ranks_play_the_epochs_of_one_process_and_resume_at_the_next_step(
+    two_ranks: Path, client_pool: Path, client_images: Path, rest: Rows
 ) -> None:
     expected = {str(epoch): epoch_alone(client_pool, client_images, epoch, 2) for epoch in range(3)}
     assert epochs(two_ranks, 2, "before") == expected
-
-
-def test_they_resume_at_the_next_step(
-    two_ranks: Path, client_pool: Path, client_images: Path, rest: Rows
-) -> None:
-    third = epoch_alone(client_pool, client_images, 2, 2)
-    assert epochs(two_ranks, 2, "resumed") == {"1": in_steps(rest, 2), "2": third}
+    assert epochs(two_ranks, 2, "resumed") == {"1": in_steps(rest, 2), "2": expected["2"]}
 
 
 # Lightning warns of many things (no validation, few batches to log, its own deprecations).
@@ -57,7 +45,7 @@ def test_one_process_goes_on(two_ranks: Path, client_pool: Path, client_images: 
     import lightning
 
     from examples.lightning_training import RecountSteps
-    from tests.clients.recorder import QUIET, Recorder
+    from tests.clients.workers.lightning_ranks import QUIET, Recorder
 
     model = Recorder()
     trainer = lightning.Trainer(max_epochs=3, callbacks=[RecountSteps(PER_RANK)], **QUIET)
@@ -70,6 +58,7 @@ def test_one_process_goes_on(two_ranks: Path, client_pool: Path, client_images: 
     assert model.rows == {1: in_steps(rest, 1), 2: epoch_alone(client_pool, client_images, 2, 1)}
 
 
+@pytest.mark.thorough
 def test_three_ranks_go_on(
     two_ranks: Path, client_pool: Path, client_images: Path, rest: Rows, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""timm: its own loop takes pairs, asks for the length once an epoch, and accumulates a short last group."""
+"""timm: the loop of the example takes pairs and accumulates a short last group."""
 
 from __future__ import annotations
 
@@ -24,39 +24,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def train_one_epoch(epoch: int, loader: Any, accumulate: int) -> tuple[list[torch.Size], int]:
-    """Consume a loader as timm's `train_one_epoch` does; return the inputs' shapes and the updates made."""
-    if hasattr(loader.sampler, "set_epoch"):
-        loader.sampler.set_epoch(epoch)
-    steps = accumulate
-    last_steps = len(loader) % steps
-    last_batch_idx = len(loader) - 1
-    last_batch_idx_to_accum = len(loader) - last_steps
-    shapes, updates = [], 0
-    for batch_idx, (images, labels) in enumerate(loader):
-        if batch_idx >= last_batch_idx_to_accum:
-            steps = last_steps
-        input_, target = images.to(device="cpu", dtype=None), labels.to(device="cpu")
-        input_ = input_.contiguous(memory_format=torch.channels_last)
-        assert len(input_) == len(target)
-        assert steps > 0
-        shapes.append(input_.shape)
-        updates += batch_idx == last_batch_idx or (batch_idx + 1) % accumulate == 0
-    return shapes, updates
-
-
 def pair(batch: PoolBatch) -> tuple[torch.Tensor, torch.Tensor]:
     return batch.images, batch.labels
-
-
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_pairs_as_its_loop_takes_them(client_pool: Path, client_images: Path, accumulate: int) -> None:
-    loader = open_loader(client_pool, client_images, batch_size=10, transform=pair, num_workers=1)
-    whole = open_loader(client_pool, client_images, batch_size=10)
-    for epoch in range(2):
-        shapes, updates = train_one_epoch(epoch, loader, accumulate)
-        assert shapes == [batch.images.shape for batch in whole]
-        assert updates == -(-10 // accumulate)
 
 
 def test_the_examples_loop_updates_as_often_as_timms(client_pool: Path, client_images: Path) -> None:

@@ -22,12 +22,6 @@ def two_ranks(client_pool: Path, client_images: Path, tmp_path_factory: pytest.T
     return out
 
 
-@pytest.fixture(scope="module")
-def rest(client_pool: Path, client_images: Path) -> Rows:
-    """The rows of the second epoch that two ranks have left when they are stopped."""
-    return [row for step in epoch_alone(client_pool, client_images, 1, 2)[STOP:] for row in step]
-
-
 def played(found: list[dict[str, Any]], client: str, part: str) -> list[Rows]:
     return together([rank[client][part] for rank in found])
 

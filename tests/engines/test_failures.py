@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from lpld_core.images import RealFolder
 from lpld_core.relabel.build import Build, run_build
 from lpld_core.settings import SqueezeSettings
@@ -83,7 +84,7 @@ def test_a_command_on_a_cluster(
     assert found.exit_code == 0, found.output
     digests = {json.loads(result.stdout)["content_digest"] for result in (expected, found)}
     assert len(digests) == 1
-    last = json.loads(found.stderr.splitlines()[-1])
+    last = json.loads([line for line in found.stderr.splitlines() if line.startswith("{")][-1])
     assert (last["done"], last["total"], last["tasks"]["done"]) == (12, 12, 12)
 
 

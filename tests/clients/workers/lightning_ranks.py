@@ -13,11 +13,35 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+import torch
 
 from examples.lightning_training import RecountSteps
-from lpld_labels.loader import PoolLoader
-from tests.clients.recorder import QUIET, Recorder, SaveAtStop
-from tests.clients.rows import PER_RANK, open_loader
+from lpld_labels.loader import PoolBatch, PoolLoader
+from tests.clients.rows import PER_RANK, STOP, open_loader
+
+QUIET: dict[str, Any] = {
+    "accelerator": "cpu",
+    "enable_checkpointing": False,
+    "enable_model_summary": False,
+    "enable_progress_bar": False,
+    "logger": False,
+}
+
+
+class Recorder(lightning.LightningModule):
+    """Trains a layer of three weights and keeps the row keys of every step, epoch by epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1)
+        self.rows: dict[int, list[Any]] = {}
+
+    def training_step(self, batch: PoolBatch, batch_idx: int) -> torch.Tensor:
+        self.rows.setdefault(self.current_epoch, []).append(batch.keys.tolist())
+        return self.layer(batch.images.mean(dim=(2, 3))).sum()  # type: ignore[no-any-return]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 class MakesItsLoader(Recorder):
@@ -29,6 +53,17 @@ class MakesItsLoader(Recorder):
 
     def train_dataloader(self) -> PoolLoader:
         return open_loader(*self.places)
+
+
+class SaveAtStop(lightning.Callback):
+    """Saves a checkpoint in the middle of the second epoch."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if (trainer.current_epoch, batch_idx + 1) == (1, STOP):
+            trainer.save_checkpoint(self.path)
 
 
 def main() -> None:
