@@ -15,7 +15,7 @@ from lpld_cli.main import LAZY_COMMANDS
 from lpld_labels.render.images import find_images
 from lpld_labels.transforms.copy import merge_pools
 from tests.cli.build_runs import Cli
-from tests.factories import make_batches, make_header, make_images, write_pool
+from tests.factories import make_batches, make_header, write_pool
 from tests.lpld_core.image_folders import write_images
 from tests.lpld_labels.interop.label_folders import write_epochs
 from tests.lpld_labels.interop.label_folders import write_images as write_labelled
@@ -40,7 +40,6 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("inspect pool --card --license 'a: b'", 1, "not a name of a licence"),
     ("inspect edited --card", 1, "this card was edited"),
     ("inspect pool --card full/thesis.txt", 1, "another program wrote it"),
-    ("inspect pool --card nowhere/card.md", 1, "nowhere"),
     ("inspect s4://bucket/pool", 1, "s4://bucket/pool"),
     ("inspect https://[::1/pool", 1, "invalid address"),
     ("inspect file:///x%00y", 1, "NUL"),
@@ -48,13 +47,10 @@ MISTAKES: list[tuple[str, int, str]] = [
     # report
     ("report pool", 2, "Missing option '--out'"),
     ("report pool part0 --out new.html", 2, "--out goes with a single pool"),
-    ("report nowhere --out new.html", 1, "not a label pool"),
     ("report pool --out empty", 2, "is a directory"),
     ("report pool --out full/thesis.txt", 1, "not a page"),
     ("report pool --out pool/new.html", 1, "inside an input"),
-    ("report pool --out new.html --images nowhere", 1, "nowhere"),
     # verify
-    ("verify nowhere", 1, "not a label pool"),
     ("verify pool --images images", 2, "--images goes with --teacher"),
     ("verify pool --size 16", 2, "--size goes with --teacher"),
     (
@@ -64,18 +60,14 @@ MISTAKES: list[tuple[str, int, str]] = [
     ),
     (f"verify pool --images images {NET} --device abacus", 2, "'abacus' is not usable here"),
     (f"verify pool --images images {NET}", 1, "expected --size 32, or none, got 16"),
-    ("verify pool --images images --teacher resnet1812", 1, "resnet1812"),
     # prune
     ("prune pool out", 1, "give either a ratio or a budget"),
     ("prune nowhere out --ratio 2", 1, "not a label pool"),
     ("prune pool pool --ratio 2", 1, "the output is the same as an input"),
-    ("prune pool . --ratio 2", 1, "the output is around an input"),
     (f"prune pool {'n' * 300} --ratio 2", 1, "name too long"),
     ("prune pool loop --ratio 2", 1, "loop"),
     ("prune pool part0 --ratio 2", 1, "--overwrite"),
     ("prune pool full --ratio 2 --overwrite", 1, "no label pool"),
-    ("prune pool file/out --ratio 2", 1, "file"),
-    ("prune pool part0 --ratio 99 --overwrite", 1, "ratio is too large"),
     ("prune pool out --ratio nan", 2, "ratio"),
     ("prune pool out --budget 30Q", 2, "write 300MB, 30K, 1 GiB, 4000 (bytes), 10% or 0.5x (of the pool)"),
     ("prune pool out --budget 1x-images", 2, "is not a size"),
@@ -84,12 +76,9 @@ MISTAKES: list[tuple[str, int, str]] = [
     # encode
     ("encode pool out", 1, "no codec is given"),
     ("encode pool out --codec KLT", 1, "did you mean klt?"),
-    ("encode pool out --codec topk:99999999999999999999", 1, "k from 1 to"),
     ("encode pool out --codec klt --fidelity 1.5", 2, "0<x<1"),
-    ("encode pool out --codec int8 --fidelity 0.9", 1, "has no fidelity"),
     ("encode pool out --views drawn", 1, "--views stored"),
     ("encode int8 out --codec int4", 1, "--from-lossy"),
-    ("encode pool part0 --codec int8", 1, "--overwrite"),
     # plan
     ("plan pool", 2, "Missing option '--budget'"),
     ("plan pool --budget 1x-images", 2, "needs --images"),
@@ -98,29 +87,22 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("plan pool --budget 1MB --codec klt:x", 1, "takes no parameters"),
     ("plan pool --budget 1MB --overwrite", 2, "--overwrite goes with --apply"),
     ("plan pool --budget 1kB --codec int8 --apply out", 1, "too small for even one batch"),
-    ("plan pool --budget 1MB --apply full", 1, "something is already here"),
     # copy
     ("copy pool", 2, "Missing argument"),
     ("copy nowhere out", 1, "not a label pool"),
     ("copy pool pool/copy", 1, "the output is inside an input"),
-    ("copy pool full", 1, "something is already here"),
     ("copy bare out --image pictures", 2, "Did you mean '--images'"),
-    ("copy bare out --images nowhere", 1, "image folder does not exist"),
     ("copy bare out --images images", 1, "image 0 of the labelled images is missing"),
     ("copy bare pictures/packed --images pictures", 1, "choose a path beside it"),
     ("copy bare out --unpack", 1, "the pool does not carry its images"),
     ("copy packed packed/images --unpack", 1, "the output is inside an input"),
-    ("copy packed full --unpack", 1, "something is already here"),
     ("copy packed out --overwrite --unpack", 2, "no other options"),
     ("copy packed s3://bucket/images --unpack", 1, "choose a local path"),
-    ("copy part0 others out", 1, "cannot be merged"),
     ("copy part0 seed5 out", 1, "field 'seed' differs"),
     ("copy part0 part1 int8", 1, "--overwrite"),
     # import
     ("import labels out", 2, "Missing option '--images'"),
     ("import nowhere out --images labelled", 1, "label folder does not exist"),
-    ("import images out --images labelled", 1, "no label files of a known layout"),
-    ("import labels out --images empty", 1, "empty"),
     ("import labels out --images labelled --torch-era 2.0", 2, "--torch-era"),
     ("import labels out --images labelled --mean 1,1,1", 1, "give both mean and std"),
     ("import labels out --images labelled --mean 1,1,1 --std 0,0,0", 1, "std is wrong"),
@@ -128,7 +110,6 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("import labels labelled/pool --images labelled", 1, "the output is inside an input"),
     # export
     ("export pool out", 2, "Missing option '--format'"),
-    ("export nowhere out --format lpld", 1, "not a label pool"),
     ("export pool out --format sre2l", 1, "--format lpld"),
     ("export pool out --format lpqld --top-k 99", 1, "--top-k"),
     ("export pool out --format lpld --top-k 3", 2, "--top-k goes with --format lpqld"),
@@ -136,7 +117,6 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("export pool s3://bucket/labels --format lpld", 1, "choose a local path"),
     # squeeze
     ("squeeze images out.st", 2, "Missing option '--teacher'"),
-    (f"squeeze nowhere out.st {NET}", 1, "nowhere"),
     (f"squeeze images file {NET}", 1, "--overwrite"),
     (f"squeeze images file/out.st {NET}", 1, "part of the path is not a directory"),
     (f"squeeze images images/out.st {NET}", 1, "the output is inside an input"),
@@ -145,34 +125,25 @@ MISTAKES: list[tuple[str, int, str]] = [
     (f"squeeze images out.st {NET} --passes 2", 1, "a centre looks the same every time"),
     (f"squeeze images out.st {FLAT}", 1, "has no BatchNorm2d layer"),
     ("squeeze images out.st --teacher resnet1888 --teacher-weights t --train-teacher", 1, "unknown network"),
-    ("squeeze images out.st --teacher small-resnet10 --teacher-weights file", 1, "not a weights file"),
     (f"squeeze damaged out.st {NET}", 1, "a.png"),
     # recover
     (f"recover out {NET} --method sre2l", 2, "Missing option '--ipc'"),
     (f"recover out {RECOVER} --method lpld", 2, "needs --statistics FILE"),
     (f"recover out {RECOVER} --method rded", 2, "needs --real"),
-    (f"recover out {RECOVER} --method magic", 2, "'magic' is not one of"),
     (f"recover out {RECOVER} --method lpld --statistics file", 1, "file"),
-    (f"recover out {FLAT} --ipc 1 --method cda --iterations 1", 1, "has no BatchNorm2d layer"),
     (f"recover images/syn {RECOVER} --real images", 1, "the output is inside an input"),
     (f"recover out {RECOVER} --real images --part 1/2 --overwrite", 2, "does not go with --part"),
     # analyze
     (f"analyze images {NET}", 2, "Missing option '--real'"),
-    (f"analyze nowhere --real images {NET}", 1, "nowhere"),
     (f"analyze two --real images {NET}", 1, "differ in their number of classes"),
     # build
     (f"build images {NET}", 2, "Missing argument 'OUT'"),
     ("build images out", 2, "Missing option '--teacher'"),
     (f"build images out {NET} --teacher resnet18", 2, "once per --teacher"),
-    (f"build nowhere out {NET}", 1, "nowhere"),
     (f"build images full {NET} --overwrite", 1, "no label pool"),
     (f"build images out {NET} --part 0/2", 2, "expected I/N"),
     (f"build images out {NET} --part 1/2 --overwrite", 2, "does not go with --part"),
-    (f"build images out {NET} --preset cifar", 2, "cifar"),
-    (f"build images out {NET} --crop-scale 1 0.08", 1, "crop"),
     (f"build images out {NET} --cutout 3", 1, "cut"),
-    (f"build images out {NET} --codec topk:50", 1, "top"),
-    (f"build images out {NET} --ratio 1000", 1, "ratio is too large"),
     (f"build images out {NET} --image-cache images/cache", 1, "choose a path beside it"),
     (f"build images out {NET} --image-cache out/cache", 1, "choose a path beside it"),
     (f"build images out {NET} --replayable-by lpld --resize torch", 1, "resize by torch"),
@@ -181,13 +152,10 @@ MISTAKES: list[tuple[str, int, str]] = [
     (f"build images out {NET} --replayable-by lpld --cutout 0.5", 1, "paints otherwise"),
     # train
     ("train pool", 1, "does not carry its images; give the labelled image folder (--images)"),
-    ("train nowhere --images images", 1, "not a label pool"),
-    ("train pool --images images", 1, "image"),
     ("train pool --images images --out pool/run", 1, "the output is inside an input"),
     ("train bare --images pictures --val nowhere", 1, "nowhere"),
     ("train bare --images pictures --val-by-order", 2, "--val"),
     ("train bare --images pictures --student resnet81", 1, "resnet81"),
-    ("train bare --images pictures --loss hinge", 2, "hinge"),
     ("train bare --images pictures --temperature 0", 2, "temperature"),
     ("train bare --images pictures --image-cache bare/cache", 1, "choose a path beside it"),
 ]
@@ -202,7 +170,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_pool(root / "int8", batches, codec="int8").close()
     write_pool(root / "part0", batches[::2]).close()
     write_pool(root / "part1", batches[1::2]).close()
-    write_pool(root / "others", make_batches(1, 2, classes=20), images=make_images(classes=20)).close()
     write_pool(root / "seed5", batches[:1], header=replace(make_header(), seed=5)).close()
     write_pool(root / "edited", batches[:1]).close()
     (root / "edited" / "README.md").write_text("my own words")

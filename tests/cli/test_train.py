@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,7 @@ import torch
 from PIL import Image
 
 from lpld_core.networks.weights import read_weights
-from lpld_core.train.settings import TrainSettings
-from lpld_core.train.student import train_student
 from lpld_core.train.trainer import Trainer
-from lpld_labels import PoolReader
-from lpld_labels.errors import InvalidArgumentError
 from tests.cli.build_runs import Cli, facts, one_line_error, passed
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
@@ -131,17 +126,6 @@ def test_overwrite_puts_another_student_in_place(built: Path, images: Path, tmp_
     assert [line["epoch"] for line in log_of(run)] == [0], "nothing of the first run is left"
     (run / "checkpoint.safetensors").write_bytes(b"damaged")
     one_line_error(cli(*again), "checkpoint.safetensors", "not a weights file")
-
-
-def test_a_normalisation_can_be_given(built: Path, images: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    settings = TrainSettings(student=NETWORK, epochs=1, mean=(0.5,) * 3, std=(0.25,) * 3)
-    with PoolReader(built) as reader:
-        train_student(reader, images, out, settings)
-        about = read_weights(out / "student.safetensors").about
-        assert about["preprocessing"]["mean"] == [0.5, 0.5, 0.5]
-        with pytest.raises(InvalidArgumentError, match=r"normalisation.*give both"):
-            train_student(reader, images, out, replace(settings, std=None))
 
 
 def test_folders_that_do_not_fit(built: Path, images: Path, tmp_path: Path, cli: Cli) -> None:

@@ -56,12 +56,3 @@ def test_one_process_goes_on(two_ranks: Path, client_pool: Path, client_images: 
         weights_only=True,
     )
     assert model.rows == {1: in_steps(rest, 1), 2: epoch_alone(client_pool, client_images, 2, 1)}
-
-
-@pytest.mark.thorough
-def test_three_ranks_go_on(
-    two_ranks: Path, client_pool: Path, client_images: Path, rest: Rows, tmp_path: Path
-) -> None:
-    ddp(3, client_pool, client_images, tmp_path, two_ranks / "stopped.ckpt")
-    third = [row for step in epoch_alone(client_pool, client_images, 2, 3) for row in step]
-    assert epochs(tmp_path, 3, "resumed") == {"1": in_steps(rest, 3), "2": in_steps(third, 3)}

@@ -15,8 +15,8 @@ import pytest
 from lpld_labels.exec.local import ONE_PROCESS, LocalExecutor
 from lpld_labels.exec.ray import RayExecutor, RaySettings
 from tests.engines.commands import COMMANDS
+from tests.engines.driver import SlowExecutor
 from tests.engines.ray_cluster import WHOLE, TwoNodes
-from tests.engines.slow import SlowExecutor
 
 KILLS = 5 if WHOLE else 2
 KILLED = list(COMMANDS) if WHOLE else ["encode"]

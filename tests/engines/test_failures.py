@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import json
-import resource
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,13 +13,9 @@ from lpld_core.images import RealFolder
 from lpld_core.relabel.build import Build, run_build
 from lpld_core.settings import SqueezeSettings
 from lpld_core.squeeze.squeeze import squeeze_folder
-from lpld_labels.errors import ImageReadError, LabelPoolError, PoolWriteError
-from lpld_labels.exec.job import Job, Progress, Start, Worker
+from lpld_labels.errors import ImageReadError, LabelPoolError
 from lpld_labels.exec.local import LocalExecutor
 from lpld_labels.exec.ray import RayExecutor, RaySettings
-from lpld_labels.pool.reader import PoolReader
-from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.settings import EncodeSettings
 from tests.cli.build_runs import Cli, one_line_error
 from tests.engines.commands import BUILD, COMMANDS
 from tests.engines.ray_cluster import WHOLE, TwoNodes
@@ -125,32 +117,3 @@ def test_a_build_names_a_broken_image_and_goes_on_when_it_is_whole(
     assert again.manifest is not None
     assert whole is not None
     assert again.manifest.content_digest == whole.content_digest
-
-
-class FullDisk(RayExecutor):
-    """Ray, one of whose workers finds its disk full after a while."""
-
-    def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
-        return super().run(dataclasses.replace(job, start=functools.partial(start_full, job.start)), progress)
-
-
-def start_full(start: Start[Any], number: int) -> Worker[Any]:
-    worker = start(number)
-    # What the kernel refuses, it refuses in the middle of a file, as a full disk does.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))
-    return worker
-
-
-def test_a_full_disk_on_a_worker(cluster: TwoNodes, tmp_path: Path) -> None:
-    write_pool(tmp_path / "pool", make_batches(2, 6)).close()
-    asked = RaySettings(address=cluster.address, workers=1)
-    with PoolReader(tmp_path / "pool") as pool:
-        expected = encode_pool(pool, tmp_path / "expected", EncodeSettings(codec="int8"))
-        with (
-            FullDisk(asked) as engine,
-            pytest.raises(PoolWriteError, match=r"out.partial.*, in (the batches from )?epoch 0 batch 0"),
-        ):
-            encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), executor=engine)
-        with RayExecutor(asked) as engine:
-            found = encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), executor=engine)
-    assert found.manifest.content_digest == expected.manifest.content_digest
