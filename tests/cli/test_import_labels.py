@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lpld_core.teachers.teacher import load_teacher
-from lpld_labels import PoolReader
+from lpld_labels.pool.pool_files import manifest_of
 from tests.cli.build_runs import Cli, facts, one_line_error, passed
 from tests.lpld_labels.interop.label_folders import CLASSES, write_epochs, write_images
 from tests.lpld_labels.interop.restated import SMALL, label_again, small_teacher
@@ -24,24 +24,20 @@ def made(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_import_reports_as_json(cli: Cli, made: Path) -> None:
-    report = facts(cli("import", made / "labels", made / "pool", "--images", made / "images", "--json"))
+def test_a_folder_with_a_bad_file(cli: Cli, made: Path) -> None:
+    images = ("--images", made / "images")
+    report = facts(cli("import", made / "labels", made / "whole", *images, "--json"))
     assert (report["format"], report["batches"], report["rows"], report["epochs"]) == ("lpld", 9, 60, 3)
     assert report["holes"] == []
-    with PoolReader(made / "pool") as pool:
-        assert report["content_digest"] == pool.manifest.content_digest
-
-
-def test_the_table_is_for_people(cli: Cli, made: Path) -> None:
+    assert report["content_digest"] == manifest_of(made / "whole").content_digest
     os.truncate(made / "labels" / "epoch_1" / "batch_0.tar", 9)
-    words = ("import", made / "labels", made / "pool", "--images", made / "images")
+    words = ("import", made / "labels", made / "pool", *images)
     one_line_error(cli(*words), "not a whole file of torch.save", "epoch_1/batch_0.tar")
     options = ("--skip-bad", "--teacher", "resnet18", "--mean", "0.5,0.5,0.5", "--std", "0.2,0.2,0.2")
     shown = passed(cli(*words, *options)).stdout
     for text in ("lpld", "epochs", "assumed", "32 x 32", "holes", "epoch_1/batch_0.tar: "):
         assert text in shown
-    with PoolReader(made / "pool") as pool:
-        (teacher,) = pool.header.teachers
+    (teacher,) = manifest_of(made / "pool").header.teachers
     assert (teacher.name, teacher.mean, teacher.std) == ("resnet18", (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 
 

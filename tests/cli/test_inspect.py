@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from lpld_labels.format.manifest import LineageStep
-from lpld_labels.pool.own_files import is_untouched_card
 from lpld_labels.pool.pool_files import manifest_of
-from tests.cli.build_runs import Cli, facts, one_line_error, passed
-from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
+from tests.cli.build_runs import Cli, facts, passed
+from tests.factories import make_batch, make_header, make_images, write_pool
 from tests.lpld_labels.loader.loader_pools import build, write_images
 
 
@@ -34,8 +33,10 @@ def test_an_empty_pool_is_shown(tmp_path: Path, cli: Cli) -> None:
 def test_the_card_says_what_there_is(cli: Cli, tmp_path: Path) -> None:
     plain, small = tmp_path / "plain", tmp_path / "small"
     build(plain, write_images(tmp_path / "images"), codec="f16:plain").close()
-    passed(cli("inspect", plain, "--card", "--license", "CC-BY-4.0", "--name", "Thirty images"))
+    words = ("inspect", plain, "--card", "--license", "CC-BY-4.0", "--name", "Thirty images")
+    passed(cli(*words))
     text = (plain / "README.md").read_text()
+    assert "already up to date" in passed(cli(*words)).stderr
     assert "config_name: views" in text
     assert "config_name: labels" in text
     assert 'license: "cc-by-4.0"' in text.lower()
@@ -56,22 +57,3 @@ def test_the_card_says_what_there_is(cli: Cli, tmp_path: Path) -> None:
     for part in ("config_name: views", "config_name: labels", "license"):
         assert part not in text
     assert not (small / "README.md").exists()
-
-
-def test_edited_cards_are_only_replaced_on_demand(cli: Cli, tmp_path: Path) -> None:
-    pool, card = tmp_path / "pool", tmp_path / "pool" / "README.md"
-    for name in ("pool", "other"):
-        write_pool(tmp_path / name, make_batches()).close()
-    passed(cli("inspect", pool, "--card"))
-    assert is_untouched_card(card)
-    assert "already up to date" in passed(cli("inspect", pool, "--card")).stderr
-    passed(cli("inspect", pool, "--card", "--license", "mit"))
-    assert 'license: "mit"' in card.read_text()
-    card.write_text(card.read_text().replace("# pool", "# My pool"))
-    one_line_error(cli("inspect", pool, "--card"))
-    assert "# My pool" in card.read_text()
-    # Nor is a pool replaced that has words of its own.
-    assert cli("prune", tmp_path / "other", pool, "--ratio", 2, "--overwrite").exit_code == 1
-    passed(cli("inspect", pool, "--card", "--overwrite"))
-    passed(cli("prune", tmp_path / "other", pool, "--ratio", 2, "--overwrite"))
-    assert not card.exists()

@@ -160,8 +160,6 @@ def all_options() -> dict[str, dict[str, click.Parameter]]:
 
 def test_one_word_for_one_thing() -> None:
     options = all_options()
-    for gone in ("--model", "--model-weights", "--policy", "--warm-up-epochs", "--warm-up-from", "--force"):
-        assert not [name for name, words in options.items() if gone in words], gone
     for name in set(LAZY_COMMANDS) - {"analyze", "report", "verify"}:
         assert "--overwrite" in options[name], name
     for name in LAZY_COMMANDS:

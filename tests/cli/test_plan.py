@@ -6,7 +6,6 @@ import pytest
 
 from lpld_labels import PoolReader
 from tests.cli.build_runs import Cli, facts, one_line_error, passed
-from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.transforms.test_plan import labelled_pool
 
 
@@ -54,18 +53,3 @@ def test_a_budget_in_images(cli: Cli, pool: Path, tmp_path: Path) -> None:
         images = len(reader.images)
     words = ("plan", pool, "--budget", "0.8x-images", "--images", tmp_path, "--codec", "int8", "--json")
     assert facts(cli(*words))["budget"] == 800 * images
-
-
-def test_a_pool_of_incomplete_batches_can_be_planned(cli: Cli, tmp_path: Path) -> None:
-    """It was priced as if they were full, and nothing was found to prune."""
-    pool = tmp_path / "pool"
-    batches = make_batches(6, 2, rows=30, classes=200)
-    write_pool(pool, batches, header=make_header(200, 128), images=make_images(classes=200)).close()
-    size = bytes_of(pool)
-    row = facts(cli("plan", pool, "--budget", size + 3000, "--codec", "f16", "--json"))["recommended"]
-    assert (row["whole"], row["rows"]) == (True, 360)
-    assert abs(row["bytes"] - size) < 0.2 * size
-    passed(cli("plan", pool, "--budget", size // 2, "--codec", "f16", "--apply", tmp_path / "out"))
-    assert size / 5 < bytes_of(tmp_path / "out") <= size // 2
-    with PoolReader(tmp_path / "out") as reader:
-        assert 1 <= len(reader) < 12

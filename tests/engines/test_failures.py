@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from pathlib import Path
@@ -10,17 +9,15 @@ from pathlib import Path
 import pytest
 
 from lpld_core.images import RealFolder
-from lpld_core.relabel.build import Build, run_build
 from lpld_core.settings import SqueezeSettings
 from lpld_core.squeeze.squeeze import squeeze_folder
-from lpld_labels.errors import ImageReadError, LabelPoolError
-from lpld_labels.exec.local import LocalExecutor
+from lpld_labels.errors import ImageReadError
 from lpld_labels.exec.ray import RayExecutor, RaySettings
 from tests.cli.build_runs import Cli, one_line_error
-from tests.engines.commands import BUILD, COMMANDS
-from tests.engines.ray_cluster import WHOLE, TwoNodes
+from tests.engines.commands import COMMANDS
+from tests.engines.ray_cluster import TwoNodes
 from tests.factories import make_batches, write_pool
-from tests.lpld_core.image_folders import NETWORK, write_images
+from tests.lpld_core.image_folders import NETWORK
 from tests.lpld_core.networks import noisy_folder, tiny_teacher
 from tests.lpld_labels.interop import label_folders
 
@@ -94,26 +91,3 @@ def test_a_broken_image_is_named_with_its_task(cluster: TwoNodes, tmp_path: Path
         assert len(list(kept.glob("classes-*[0-9a-f].safetensors"))) == 3
         broken.write_bytes(whole)
         squeeze_folder(tiny_teacher(), folder, settings, place=kept, executor=engine)
-
-
-@pytest.mark.parametrize("kind", ["local", "ray"] if WHOLE else ["local"])
-def test_a_build_names_a_broken_image_and_goes_on_when_it_is_whole(
-    kind: str, cluster: TwoNodes, tmp_path: Path
-) -> None:
-    images = write_images(tmp_path / "images")
-    whole = run_build(Build.prepare(images, tmp_path / "whole", BUILD)).manifest
-    build = Build.prepare(images, tmp_path / "out", BUILD)
-    # In the last batch of the first epoch: others are finished before.
-    last = max(key for key in build.wanted if key.epoch == 0)
-    broken = images / build.table.paths[int(build.source.draw(last).images[0])]
-    pixels = broken.read_bytes()
-    broken.write_bytes(pixels[:60])
-    asked = RaySettings(address=cluster.address, workers=1)
-    with RayExecutor(asked) if kind == "ray" else contextlib.nullcontext(LocalExecutor(2)) as engine:
-        with pytest.raises(LabelPoolError, match=rf"{broken.name}: .*, in the batches from epoch \d+ batch"):
-            run_build(build, engine)
-        broken.write_bytes(pixels)
-        again = run_build(build, engine)
-    assert again.manifest is not None
-    assert whole is not None
-    assert again.manifest.content_digest == whole.content_digest

@@ -42,11 +42,3 @@ def test_every_extra_is_documented_and_installs_what_it_is_recommended_for(proje
         assert any(re.match(rf"{module}\b", line) for line in extras[extra]), (module, extra)
     page = (project / "docs/howto/install.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(extras)
-
-
-def test_the_citation_is_one(project: Path) -> None:
-    citation = yaml.safe_load((project / "CITATION.cff").read_text())
-    assert {"cff-version", "message", "title", "authors"} <= set(citation)
-    paper = citation["preferred-citation"]
-    assert [author["family-names"] for author in paper["authors"]] == ["Xiao", "He"]
-    assert paper["title"] in (project / "docs" / "faq.md").read_text()

@@ -1,6 +1,6 @@
 """Train with Lightning's own DDP launcher and write down what each rank was given.
 
-lightning_ranks.py POOL IMAGES OUT RANKS [CHECKPOINT]
+lightning_ranks.py POOL IMAGES OUT RANKS
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ class SaveAtStop(lightning.Callback):
 
 
 def main() -> None:
-    pool, images, out, ranks, *checkpoints = sys.argv[1:]
-    directory = Path(out)
-    saved = directory / "stopped.ckpt"
+    pool, images, out, ranks = sys.argv[1:]
+    saved = Path(out, "stopped.ckpt")
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
@@ -78,17 +77,14 @@ def main() -> None:
             strategy="ddp", devices=int(ranks), max_epochs=3, callbacks=list(callbacks), **QUIET
         )
 
-    found: dict[str, Any] = {}
-    if not checkpoints:
-        # The loader exists before Lightning starts the other ranks and the process group.
-        before = Recorder()
-        trainer(SaveAtStop(saved)).fit(before, open_loader(pool, images))
-        found["before"] = before.rows
+    # The loader exists before Lightning starts the other ranks and the process group.
+    before = Recorder()
+    trainer(SaveAtStop(saved)).fit(before, open_loader(pool, images))
     after = MakesItsLoader(pool, images)
     last = trainer(RecountSteps(PER_RANK))
-    last.fit(after, ckpt_path=checkpoints[0] if checkpoints else saved, weights_only=True)
-    found["resumed"] = after.rows
-    (directory / f"rank{last.global_rank}.json").write_text(json.dumps(found))
+    last.fit(after, ckpt_path=saved, weights_only=True)
+    found = {"before": before.rows, "resumed": after.rows}
+    Path(out, f"rank{last.global_rank}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
