@@ -42,8 +42,15 @@ def test_images_go_in_and_out(cli: Cli, built: Path, images: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("remote", [False, True], ids=["here", "s3"])
 def test_a_packed_pool_is_enough_for_every_command(
-    cli: Cli, built: Path, images: Path, tmp_path: Path, request: pytest.FixtureRequest, remote: bool
+    cli: Cli,
+    built: Path,
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    remote: bool,
 ) -> None:
+    monkeypatch.setenv("LPLD_LABELS_CACHE", str(tmp_path / "cache"))
     pool = f"{request.getfixturevalue('bucket')}/packed" if remote else str(tmp_path / "packed")
     passed(cli("copy", built, pool, "--images", images))
     student = ("--student", NETWORK, "--threads", 1, "--epochs", 1, "--preset", "tiny")

@@ -182,7 +182,7 @@ def test_encode_has_lines_while_it_fits(
     monkeypatch.setattr(KltFitter, "for_fidelity", slow)
     monkeypatch.setattr("lpld_cli.progress.SECONDS_BETWEEN_LINES", 0.05)
     monkeypatch.setattr("lpld_cli.progress.SECONDS_BETWEEN_TICKS", 0.01)
-    result = passed(cli("encode", pool, tmp_path / "out", "--codec", "klt"))
+    result = passed(cli("encode", pool, tmp_path / "out", "--codec", "klt", "--fidelity", 0.5))
     assert "encoding batches: started 0 s ago" in result.stderr
 
 
