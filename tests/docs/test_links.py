@@ -53,7 +53,9 @@ def complaint(words: list[str]) -> str | None:
         return f"no such command {rest[0]}" if rest else None
     try:
         # A variable stands for a number.
-        command.make_context(rest[0], [re.sub(r"\$\w+", "1", word) for word in rest[1:]], parent=context)
+        command.make_context(
+            rest[0], [re.sub(r"\$\w+|\$\{\w+\}", "1", word) for word in rest[1:]], parent=context
+        )
     except click.exceptions.Exit:  # --help
         return None
     except click.MissingParameter as error:
