@@ -103,20 +103,14 @@ def test_a_dead_process_is_reported_and_its_work_taken_up(
     assert digest(out) == expected
 
 
-def test_two_processes(images: Path, expected: str, tmp_path: Path) -> None:
-    options = ("--jobs", 2, "--image-cache", tmp_path / "cache")
-    subprocess.run(command(images, tmp_path / "pool", *options), check=True, capture_output=True)
-    assert any((tmp_path / "cache").iterdir())
-    assert digest(tmp_path / "pool") == expected
-
-
-def test_three_parts(images: Path, expected: str, tmp_path: Path, cli: Cli) -> None:
-    out = tmp_path / "pool"
-    for part, more in (("2/3", ("--jobs", 2)), ("3/3", ()), ("1/3", ())):
+def test_three_parts_one_by_two_processes(images: Path, expected: str, tmp_path: Path, cli: Cli) -> None:
+    out, cache = tmp_path / "pool", tmp_path / "cache"
+    for part, more in (("2/3", ("--jobs", 2, "--image-cache", cache)), ("3/3", ()), ("1/3", ())):
         result = passed(cli("build", images, out, *TEACHER, *SETTINGS, "--part", part, *more))
         assert re.search(r"labelled batches\W+24\b", result.stdout)
         assert ("the last part publishes" in result.stderr) == (part != "1/3")
         assert (out / "pool.json").exists() == (part == "1/3")
+    assert any(cache.iterdir())
     assert digest(out) == expected
 
 

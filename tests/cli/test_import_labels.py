@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 import torch
 
 from lpld_core.teachers.teacher import load_teacher
@@ -17,27 +14,21 @@ from tests.lpld_labels.interop.restated import SMALL, label_again, small_teacher
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.2)
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Path:
-    write_images(tmp_path / "images")
-    write_epochs(tmp_path / "labels", ids_file=True)
-    return tmp_path
-
-
-def test_a_folder_with_a_bad_file(cli: Cli, made: Path) -> None:
-    images = ("--images", made / "images")
-    report = facts(cli("import", made / "labels", made / "whole", *images, "--json"))
+def test_a_folder_with_a_bad_file(cli: Cli, tmp_path: Path) -> None:
+    images = ("--images", write_images(tmp_path / "images"))
+    labels = write_epochs(tmp_path / "labels", ids_file=True)
+    report = facts(cli("import", labels, tmp_path / "whole", *images, "--json"))
     assert (report["format"], report["batches"], report["rows"], report["epochs"]) == ("lpld", 9, 60, 3)
     assert report["holes"] == []
-    assert report["content_digest"] == manifest_of(made / "whole").content_digest
-    os.truncate(made / "labels" / "epoch_1" / "batch_0.tar", 9)
-    words = ("import", made / "labels", made / "pool", *images)
+    assert report["content_digest"] == manifest_of(tmp_path / "whole").content_digest
+    os.truncate(labels / "epoch_1" / "batch_0.tar", 9)
+    words = ("import", labels, tmp_path / "pool", *images)
     one_line_error(cli(*words), "not a whole file of torch.save", "epoch_1/batch_0.tar")
     options = ("--skip-bad", "--teacher", "resnet18", "--mean", "0.5,0.5,0.5", "--std", "0.2,0.2,0.2")
     shown = passed(cli(*words, *options)).stdout
     for text in ("lpld", "epochs", "assumed", "32 x 32", "holes", "epoch_1/batch_0.tar: "):
         assert text in shown
-    (teacher,) = manifest_of(made / "pool").header.teachers
+    (teacher,) = manifest_of(tmp_path / "pool").header.teachers
     assert (teacher.name, teacher.mean, teacher.std) == ("resnet18", (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 
 
@@ -58,21 +49,3 @@ def test_an_ensemble_is_imported_and_confirmed_by_all_its_teachers(cli: Cli, tmp
     checking = ("verify", tmp_path / "pool", "--images", images, *values, "--size", 32, *first)
     assert "true: 20 rows" in passed(cli(*checking, *second)).stdout
     assert cli(*checking).exit_code == 1
-
-
-def test_no_torch_is_imported(made: Path) -> None:
-    """Nor any other way to run a pickle: the standard library's loaders are not called."""
-    arguments = ["import", str(made / "labels"), str(made / "pool"), "--images", str(made / "images")]
-    code = f"""
-import pickle, sys
-def never(*arguments, **options):
-    raise RuntimeError("a pickle was loaded")
-pickle.load = pickle.loads = never
-sys.modules["torch"] = None
-sys.argv = ["lpld-labels", *{arguments!r}]
-from lpld_cli.main import main
-main()
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (made / "pool" / "pool.json").exists()
