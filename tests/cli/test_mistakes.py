@@ -137,6 +137,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("train pool", 1, "does not carry its images; give the labelled image folder (--images)"),
     ("train pool --images images --out pool/run", 1, "the output is inside an input"),
     ("train bare --images pictures --val-by-order", 2, "--val"),
+    ("train bare --images pictures --mean 1,1,1", 1, "give both"),
     ("train bare --images pictures --student resnet81", 1, "resnet81"),
     ("train bare --images pictures --image-cache bare/cache", 1, "choose a path beside it"),
 ]

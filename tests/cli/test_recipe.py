@@ -13,6 +13,7 @@ from lpld_cli.recipe import recipe
 from lpld_labels import PoolWriter
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.pool.pool_files import manifest_of
+from lpld_labels.transforms.prune import kept_count, ratio_that_keeps
 from tests.cli.build_runs import Cli, facts, passed
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE
@@ -115,3 +116,9 @@ def test_what_is_not_known_is_a_remark(tmp_path: Path) -> None:
     assert unknown == "# dreamt rm -rf ~: how to repeat this step is not recorded"
     with write_pool(tmp_path / "bare", make_batches(1, 1)) as bare:
         assert recipe(bare.manifest) == ["# how this pool was made is not recorded"]
+
+
+def test_a_ratio_keeps_exactly_as_many() -> None:
+    for candidates in (1, 7, 80, 333, 3001):
+        for kept in range(1, candidates + 1, max(1, candidates // 50)):
+            assert kept_count(candidates, ratio_that_keeps(kept, candidates)) == kept

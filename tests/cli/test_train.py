@@ -58,11 +58,14 @@ def test_train_writes_a_student_and_a_log(
 def test_options_replace_the_presets(built: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "run"
     options = ("--epochs", 1, "--loss", "mse+gt", "--optimizer", "sgd", "--lr", 0.01)
-    result = passed(cli("train", built, "--images", images, "--out", out, *STUDENT, *options))
+    normalisation = ("--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25")
+    result = passed(cli("train", built, "--images", images, "--out", out, *STUDENT, *options, *normalisation))
     assert re.search(r"steps\W+3", result.stdout)
     settings = settings_of(out)
     assert (settings["loss"], settings["optimizer"], settings["learning_rate"]) == ("mse+gt", "sgd", 0.01)
     assert settings["sampling"] == "shuffled"
+    about = read_weights(out / "student.safetensors").about
+    assert about["preprocessing"]["mean"] == [0.5, 0.5, 0.5]
 
 
 def test_lpqld_lets_temperatures_follow_the_epochs(

@@ -321,12 +321,3 @@ def test_validation_classes_are_known_by_their_names(pool_path: Path, images: Pa
         assert not (tmp_path / "a").exists()
         meant = ValidationSet(other, size=(SIDE, SIDE), by_order=True)
         assert train_student(pool, images, tmp_path / "b", once, validation=meant).accuracy is not None
-
-
-def test_a_normalisation_can_be_given(pool_path: Path, images: Path, tmp_path: Path) -> None:
-    with PoolReader(pool_path) as pool:
-        train_student(pool, images, tmp_path / "run", replace(GREY, epochs=1))
-        about = read_weights(tmp_path / "run" / "student.safetensors").about
-        assert about["preprocessing"]["mean"] == [0.5, 0.5, 0.5]
-        with pytest.raises(InvalidArgumentError, match=r"normalisation.*give both"):
-            train_student(pool, images, tmp_path / "run", replace(GREY, std=None))

@@ -54,14 +54,11 @@ def test_batches_are_those_of_the_local_pool(
     assert s3_proxy.traffic().requests == 0
 
 
-@pytest.mark.parametrize("cached", [True, False])
-def test_a_reader_that_was_opened_before_keeps_its_cache_or_gets_one(
-    address: str, s3_proxy: Proxy, tmp_path: Path, cached: bool
+def test_a_reader_that_was_opened_before_keeps_its_cache(
+    address: str, s3_proxy: Proxy, tmp_path: Path
 ) -> None:
-    """Without one, prefetching the endless schedule of a small pool never came to an end."""
-    cache = DiskCache(tmp_path / "cache", CACHE_BYTES) if cached else None
-    with PoolReader(address, cache=cache) as reader:
-        loader = label_loader(reader, cache_directory=tmp_path / "other")
+    with PoolReader(address, cache=DiskCache(tmp_path / "cache", CACHE_BYTES)) as reader:
+        loader = label_loader(reader)
         epoch(loader)
         s3_proxy.behave()
         epoch(loader)

@@ -22,7 +22,7 @@ from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool import plan as plan_module
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import kept_count, plan_prune, prune_pool, ratio_that_keeps
+from lpld_labels.transforms.prune import plan_prune, prune_pool
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests.factories import assert_same_views, make_batch, make_header, write_pool
 from tests.lpld_labels.transforms.partial_batches import EPOCHS, PER_EPOCH, with_partials
@@ -296,9 +296,3 @@ def test_existing_out_is_left_alone(pool: PoolReader, tmp_path: Path, kind: str)
     with pytest.raises(PoolConflictError, match="already here"):
         prune_pool(pool, out, PruneSettings(ratio=2))
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
-
-
-def test_a_ratio_keeps_exactly_as_many() -> None:
-    for candidates in (1, 7, 80, 333, 3001):
-        for kept in range(1, candidates + 1, max(1, candidates // 50)):
-            assert kept_count(candidates, ratio_that_keeps(kept, candidates)) == kept
