@@ -189,12 +189,11 @@ def label_loader(
 
 def _opened(pool: PoolReader | Location, cache_directory: Location | None) -> PoolReader:
     """Return the pool's reader; a remote pool gets a disk cache."""
-    if isinstance(pool, PoolReader):
-        return pool
-    if not is_address(pool):
+    if not isinstance(pool, PoolReader) and not is_address(pool):
         return PoolReader(pool)
     folder = cache_folder() if cache_directory is None else Path(cache_directory)
-    return PoolReader(pool, cache=DiskCache(folder / "fetched", CACHE_BYTES))
+    cache = DiskCache(folder / "fetched", CACHE_BYTES)
+    return pool.with_cache(cache) if isinstance(pool, PoolReader) else PoolReader(pool, cache=cache)
 
 
 def _check_processes(

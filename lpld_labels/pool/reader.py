@@ -20,7 +20,7 @@ from lpld_labels.format.manifest import FileEntry, PoolHeader
 from lpld_labels.format.records import BatchKey, LabelArray, LabelBatch, ViewBatch
 from lpld_labels.format.schema import BATCH_SCHEMA, IMAGE_SCHEMA, MANIFEST_FILE
 from lpld_labels.format.views import ViewConstraints, labelled, view_constraints
-from lpld_labels.io.addresses import redact
+from lpld_labels.io.addresses import is_address, redact
 from lpld_labels.io.disk_cache import DiskCache
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.index import BatchIndex
@@ -227,6 +227,12 @@ class PoolReader:
 
     def open_parquet(self, entry: FileEntry, schema: pa.Schema) -> VerifiedParquet:
         return VerifiedParquet(self.files.open(entry), entry, schema)
+
+    def with_cache(self, cache: DiskCache) -> PoolReader:
+        """Return a reader that keeps remote files on disk: this one, if it does or if the pool is local."""
+        if self._settings["cache"] is not None or not is_address(self._address):
+            return self
+        return PoolReader(self._address, **{**self._settings, "cache": cache})
 
     def close(self) -> None:
         """Close files and drop caches."""

@@ -1,8 +1,10 @@
-"""What tests of build share: a teacher, settings, and what an error looks like."""
+"""What tests of commands share: a teacher, settings, and checks of results."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 from click.testing import Result
 
@@ -10,7 +12,23 @@ from tests.lpld_core.image_folders import NETWORK, SIDE
 
 Cli = Callable[..., Result]
 TEACHER = ("--teacher", NETWORK, "--teacher-weights", "random", "--size", SIDE, "--threads", 1)
-SETTINGS = ("--preset", "tiny", "--epochs", 40, "--batch-size", 5, "--seed", 3)
+TINY = ("--teacher", "tests.lpld_core.networks:tiny_net", "--teacher-weights", "random", "--size", 8)
+
+
+def passed(result: Result) -> Result:
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def facts(result: Result) -> dict[str, Any]:
+    """Return what a command with --json printed."""
+    found: dict[str, Any] = json.loads(passed(result).stdout)
+    return found
+
+
+def words_of(text: str) -> str:
+    """Return a table's words without its lines."""
+    return " ".join(text.replace("│", " ").split())
 
 
 def one_line_error(result: Result, *words: str, code: int = 1) -> None:

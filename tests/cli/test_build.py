@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -11,27 +10,34 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from lpld_core.networks.models import network_source
+from lpld_core.networks.weights import save_weights
+from lpld_labels.pool.pool_files import manifest_of
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.unfinished import partial_directory
-from tests.cli.build_runs import SETTINGS, TEACHER, Cli, one_line_error
-from tests.lpld_core.image_folders import SIDE, write_images
+from tests.cli.build_runs import TEACHER, Cli, facts, one_line_error, passed
+from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("images") / "folder")
+EPOCHS = 12
+SETTINGS = ("--preset", "tiny", "--epochs", EPOCHS, "--batch-size", 5, "--seed", 3)
+"""27 images make six batches an epoch, the last of them incomplete."""
 
 
 @pytest.fixture(scope="module")
 def expected(images: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Content digest of the pool built in one go."""
+    """Content digest of the pool built in one go, by the installed script."""
     out = tmp_path_factory.mktemp("pools") / "pool"
-    done = subprocess.run(command(images, out, "--json"), capture_output=True, text=True, check=True)
+    done = subprocess.run(command(images, out), capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    facts = json.loads(done.stdout)
-    assert facts["batches"] == facts["labelled_batches"] == 240
-    return str(facts["content_digest"])
+    return digest(out)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Images that a test may change."""
+    return write_images(tmp_path / "folder")
 
 
 def command(images: Path, out: Path, *more: object) -> list[str]:
@@ -40,8 +46,7 @@ def command(images: Path, out: Path, *more: object) -> list[str]:
 
 
 def digest(path: Path) -> str:
-    with PoolReader(path) as pool:
-        return pool.manifest.content_digest
+    return manifest_of(path).content_digest
 
 
 SMALL_SHARDS = """
@@ -53,33 +58,18 @@ if __name__ == "__main__":
 """
 
 
-def finished_shards(out: Path) -> list[Path]:
-    return list(partial_directory(out).glob("records/*"))
-
-
 def start_and_wait_for_work(images: Path, out: Path, *more: object) -> subprocess.Popen[str]:
     """Return a build that is at work, and has sealed some of it. One that was too fast is started again."""
     for _ in range(5):
         words = [sys.executable, "-c", SMALL_SHARDS, *command(images, out, *more)[1:]]
         process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
         while process.poll() is None:
-            if len(finished_shards(out)) >= 3:
+            if len(list(partial_directory(out).glob("records/*"))) >= 3:
                 return process
             time.sleep(0.002)
         process.communicate()
         shutil.rmtree(out, ignore_errors=True)
     pytest.fail("the build ended before it could be stopped")
-
-
-@pytest.mark.timing
-def test_killed_and_resumed(images: Path, expected: str, tmp_path: Path, cli: Cli) -> None:
-    process = start_and_wait_for_work(images, tmp_path / "pool")
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    assert not (tmp_path / "pool/pool.json").exists()
-    assert cli("build", images, tmp_path / "pool", *TEACHER, *SETTINGS).exit_code == 0
-    assert digest(tmp_path / "pool") == expected
 
 
 @pytest.mark.timing
@@ -90,87 +80,45 @@ def test_ctrl_c_keeps_finished_work(images: Path, expected: str, tmp_path: Path,
     assert process.returncode == 130
     assert "run the same command again" in stderr
     assert "Traceback" not in stderr
-    assert cli("build", images, tmp_path / "pool", *TEACHER, *SETTINGS).exit_code == 0
+    assert not (tmp_path / "pool/pool.json").exists()
+    passed(cli("build", images, tmp_path / "pool", *TEACHER, *SETTINGS))
     assert digest(tmp_path / "pool") == expected
-
-
-def test_three_processes(images: Path, expected: str, tmp_path: Path) -> None:
-    options = ("--jobs", 3, "--image-cache", tmp_path / "cache")
-    done = subprocess.run(
-        command(images, tmp_path / "pool", *options, "--json"), check=True, capture_output=True
-    )
-    assert json.loads(done.stdout)["labelled_batches"] == 240
-    assert any((tmp_path / "cache").iterdir())
-    assert digest(tmp_path / "pool") == expected
-
-
-def test_three_parts(images: Path, expected: str, tmp_path: Path, cli: Cli) -> None:
-    out = tmp_path / "pool"
-    for part in ("2/3", "3/3", "1/3"):
-        result = cli("build", images, out, *TEACHER, *SETTINGS, "--part", part)
-        assert result.exit_code == 0, result.output
-        assert ("the last part publishes" in result.stderr) == (part != "1/3")
-        assert (out / "pool.json").exists() == (part == "1/3")
-    assert digest(out) == expected
-
-
-def test_two_processes_label_one_part_and_no_more(images: Path, tmp_path: Path) -> None:
-    options = ("--epochs", 4, "--part", "2/3", "--jobs", 2, "--json")
-    done = subprocess.run(command(images, tmp_path / "pool", *options), check=True, capture_output=True)
-    assert json.loads(done.stdout)["labelled_batches"] == 24 // 3
 
 
 @pytest.mark.timing
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find the processes")
 def test_a_dead_process_is_reported_and_its_work_taken_up(
     images: Path, expected: str, tmp_path: Path, cli: Cli
 ) -> None:
     out = tmp_path / "pool"
     process = start_and_wait_for_work(images, out, "--jobs", 2)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    if not children.exists():
-        process.kill()
-        process.communicate()
-        pytest.skip("needs /proc to find the processes")
-    workers = [int(pid) for pid in children.read_text().split()]
-    labelling = [pid for pid in workers if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(labelling[-1], signal.SIGKILL)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    labelling = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(int(labelling[-1]), signal.SIGKILL)
     _, stderr = process.communicate()
     assert process.returncode == 1
     assert "died" in stderr
     assert "run the same command again" in stderr
-    assert cli("build", images, out, *TEACHER, *SETTINGS).exit_code == 0
+    passed(cli("build", images, out, *TEACHER, *SETTINGS))
     assert digest(out) == expected
 
 
-def test_grown_and_pruned(images: Path, expected: str, tmp_path: Path, cli: Cli) -> None:
-    grown, small = tmp_path / "grown", tmp_path / "small"
-    for ratio, labelled in ((40, 5), (20, 5), (1, 230)):
-        result = cli("build", images, grown, *TEACHER, *SETTINGS, "--ratio", ratio, "--json")
-        assert json.loads(result.stdout)["labelled_batches"] == labelled
-    assert digest(grown) == expected
-    cli("build", images, small, *TEACHER, *SETTINGS, "--ratio", 40)
-    assert cli("prune", grown, tmp_path / "pruned", "--ratio", 40).exit_code == 0
-    assert digest(small) == digest(tmp_path / "pruned")
-
-
-def test_verify_agrees_and_names_what_does_not(images: Path, tmp_path: Path, cli: Cli) -> None:
-    out = tmp_path / "pool"
-    cli("build", images, out, *TEACHER, *SETTINGS, "--epochs", 2)
-    good = cli("verify", out, "--images", images, *TEACHER, "--json")
-    assert good.exit_code == 0
-    assert json.loads(good.stdout)["teacher"]["rows_above_tolerance"] == 0
-    other = ("--teacher", "small-resnet10:width=9", "--teacher-weights", "random", "--size", SIDE)
-    wrong = cli("verify", out, "--images", images, *other)
-    assert wrong.exit_code == 1
-    assert "small-resnet10:width=9" in wrong.stdout
+def test_three_parts_one_by_two_processes(images: Path, expected: str, tmp_path: Path, cli: Cli) -> None:
+    out, cache = tmp_path / "pool", tmp_path / "cache"
+    for part, more in (("2/3", ("--jobs", 2, "--image-cache", cache)), ("3/3", ()), ("1/3", ())):
+        result = passed(cli("build", images, out, *TEACHER, *SETTINGS, "--part", part, *more))
+        assert re.search(r"labelled batches\W+24\b", result.stdout)
+        assert ("the last part publishes" in result.stderr) == (part != "1/3")
+        assert (out / "pool.json").exists() == (part == "1/3")
+    assert any(cache.iterdir())
+    assert digest(out) == expected
 
 
 def test_explicit_options_replace_the_presets(images: Path, tmp_path: Path, cli: Cli) -> None:
-    out = tmp_path / "pool"
     options = ("--mix", "mixup", "--no-flip", "--cutout", 0.25, "--crop-scale", 0.5, 0.9, "--resize", "pil")
-    result = cli("build", images, out, *TEACHER, *SETTINGS, "--epochs", 1, *options, "--codec", "int8")
-    assert result.exit_code == 0, result.output
-    with PoolReader(out) as pool:
+    few = ("--epochs", 1, "--codec", "int8", "--pack")
+    passed(cli("build", images, tmp_path / "pool", *TEACHER, *SETTINGS, *few, *options))
+    with PoolReader(tmp_path / "pool") as pool:
         augmentation = pool.header.augmentation
         assert (augmentation.mix, augmentation.mix_alpha) == ("mixup", 0.8)
         assert augmentation.flip_probability is None
@@ -178,52 +126,88 @@ def test_explicit_options_replace_the_presets(images: Path, tmp_path: Path, cli:
         assert augmentation.crop_scale == (0.5, 0.9)
         assert augmentation.resize == "pil"
         assert pool.codec.name == "int8"
+        assert pool.manifest.files_of("packed")
 
 
-def test_a_network_without_batchnorm_labels(images: Path, tmp_path: Path, cli: Cli) -> None:
-    teacher = (
-        "--teacher",
-        "tests.lpld_core.networks:tiny_net_without_batchnorm",
-        "--teacher-weights",
-        "random",
-    )
-    options = (*teacher, "--size", SIDE, "--preset", "tiny", "--epochs", 2, "--batch-size", 5)
-    result = cli("build", images, tmp_path / "pool", *options)
-    assert result.exit_code == 0, result.stderr
-    verified = cli("verify", tmp_path / "pool", "--images", images, *teacher, "--size", SIDE, "--json")
-    assert verified.exit_code == 0, verified.stderr
-    assert json.loads(verified.stdout)["teacher"]["largest_difference"] < 0.01
-    other = cli("verify", tmp_path / "pool", "--images", images, *teacher, "--size", 2 * SIDE)
-    one_line_error(other, "views have another size", f"--size {SIDE}")
-    assert cli("verify", tmp_path / "pool", "--size", SIDE).exit_code == 2
-
-
-def test_a_dry_run_says_what_it_costs_and_touches_nothing(images: Path, tmp_path: Path) -> None:
-    before = sorted(tmp_path.rglob("*"))
+def test_a_dry_run_says_what_it_costs_and_touches_nothing(images: Path, tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "pool"
-    run = subprocess.run(
-        command(images, out, "--dry-run", "--json"), capture_output=True, text=True, check=True
-    )
-    facts = json.loads(run.stdout)
-    assert sorted(tmp_path.rglob("*")) == before
-    assert (facts["batches"], facts["views"], facts["forwards"]) == (240, 1080, 1080)
-    assert facts["seconds"] > 0
-    subprocess.run(command(images, out), capture_output=True, check=True)
+    words = ("build", images, out, *TEACHER, *SETTINGS)
+    found = facts(cli(*words, "--dry-run", "--json"))
+    assert list(tmp_path.iterdir()) == []
+    views = 27 * EPOCHS
+    assert (found["batches"], found["views"], found["forwards"]) == (6 * EPOCHS, views, views)
+    assert found["seconds"] > 0
+    passed(cli(*words))
     weighs = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-    assert 0.5 < facts["final_bytes"] / weighs < 2
-    shown = subprocess.run(
-        command(images, out, "--dry-run", "-j", 2), capture_output=True, text=True, check=True
-    )
-    assert re.search(r"forwards\W+1080", shown.stdout)
-    assert re.search(r"workers\W+2", shown.stdout)
-    assert "about " in shown.stdout
+    assert 0.5 < found["final_bytes"] / weighs < 2
+    shown = passed(cli(*words, "--dry-run", "-j", 2)).stdout
+    assert re.search(r"workers\W+2", shown)
+    assert "about " in shown
 
 
 def test_overwrite_puts_another_pool_in_place(images: Path, tmp_path: Path, cli: Cli) -> None:
     few = ("--epochs", 2, "--batch-size", 5)
     for out, seed in (("pool", 1), ("fresh", 2)):
-        assert cli("build", images, tmp_path / out, *TEACHER, *few, "--seed", seed).exit_code == 0
-    one_line_error(cli("build", images, tmp_path / "pool", *TEACHER, *few, "--seed", 2), "--overwrite")
-    result = cli("build", images, tmp_path / "pool", *TEACHER, *few, "--seed", 2, "--overwrite")
-    assert result.exit_code == 0, result.output
+        passed(cli("build", images, tmp_path / out, *TEACHER, *few, "--seed", seed))
+    words = ("build", images, tmp_path / "pool", *TEACHER, *few, "--seed", 2)
+    one_line_error(cli(*words), "--overwrite")
+    one_line_error(cli(*words, "--seed", 1, "--epochs", 1), "build with 2 epochs")
+    passed(cli(*words, "--overwrite"))
     assert digest(tmp_path / "pool") == digest(tmp_path / "fresh")
+
+
+def test_building_again_packs_and_then_grows(images: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "pool"
+    words = ("build", images, out, *TEACHER, "--epochs", 2, "--batch-size", 9)
+    assert facts(cli(*words, "--ratio", 3, "--json"))["labelled_batches"] == 2
+    assert facts(cli(*words, "--ratio", 3, "--pack", "--json"))["labelled_batches"] == 0
+    files = manifest_of(out).files_of("packed")
+    assert files
+    assert facts(cli(*words, "--json"))["labelled_batches"] == 4
+    assert manifest_of(out).files_of("packed") == files
+
+
+def test_a_teacher_of_other_classes(cli: Cli, images: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "w.safetensors"
+    network = network_source(NETWORK).build(4).module
+    save_weights(weights, network.state_dict(), {})
+    teacher = ("--teacher", NETWORK, "--teacher-weights", weights, "--size", SIDE, "--threads", 1)
+    few = ("--epochs", 1, "--batch-size", 9)
+    one_line_error(cli("build", images, tmp_path / "pool", *teacher, *few), "3 classes", "got 4")
+    passed(cli("build", images, tmp_path / "pool", *teacher, *few, "--fewer-classes"))
+    with PoolReader(tmp_path / "pool") as pool:
+        assert pool.classes == 4
+    # Before anything is written.
+    save_weights(weights, {name: value * float("nan") for name, value in network.state_dict().items()}, {})
+    one_line_error(cli("build", images, tmp_path / "other", *teacher, *few, "--fewer-classes"), "not finite")
+    assert not (tmp_path / "other").exists()
+
+
+def test_images_that_are_broken_or_change(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    words = ("build", folder, tmp_path / "pool", *TEACHER, *SETTINGS, "--epochs", 2)
+    image = folder / "class1/000.png"
+    whole = image.read_bytes()
+    image.write_bytes(whole[:60])
+    one_line_error(cli(*words), "class1/000.png")
+    assert not (tmp_path / "pool/pool.json").exists()
+    image.write_bytes(whole)
+    passed(cli(*words, "--ratio", 5))
+    Image.new("RGB", (SIDE, SIDE)).save(image)
+    one_line_error(cli(*words), "class1/000.png", "has changed")
+    image.unlink()
+    one_line_error(cli(*words), "class1/000.png", "class1/001.png")
+
+
+def test_what_is_odd_about_a_folder_is_noted(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    for name in ("__MACOSX", ".cache"):
+        (folder / name).mkdir()
+    for name in ("a.gif", "b.txt", "c.mp4", "d.txt"):
+        (folder / "class1" / name).write_text("not an image")
+    words = ("build", folder, tmp_path / "pool", *TEACHER, "--preset", "tiny", "--epochs", 1)
+    result = passed(cli(*words))
+    assert "4 files" in result.stderr
+    assert "class1/a.gif, class1/b.txt, class1/c.mp4, ..." in result.stderr
+    assert "warning: 27 images do not fill a batch of 64" in result.stderr
+    assert "--batch-size 27" in result.stderr
+    (folder / "later").mkdir()
+    one_line_error(cli(*words), "later", "holds no images")

@@ -1,108 +1,52 @@
-"""``lpld-labels encode`` from the outside."""
-
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from click.testing import Result
+import numpy as np
 
-from lpld_labels import PoolReader
-from tests.factories import make_header
-from tests.factories import write_pool as write
+from lpld_labels import LabelBatch, PoolReader
+from lpld_labels.format.drawing import draw_views
+from tests.cli.build_runs import Cli, facts, passed, words_of
+from tests.factories import make_header, make_images, write_pool
+from tests.label_factory import make_logits
 from tests.lpld_labels.transforms.test_encode import CLASSES, ROWS, labelled
 
-Cli = Callable[..., Result]
 
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Path:
-    write(tmp_path / "pool", labelled(), header=make_header(CLASSES, ROWS)).close()
-    return tmp_path / "pool"
-
-
-def test_json(cli: Cli, pool: Path, tmp_path: Path) -> None:
-    result = cli("encode", pool, tmp_path / "out", "--codec", "klt", "--fidelity", 0.95, "--json")
-    assert result.exit_code == 0, result.output
-    facts = json.loads(result.stdout)
-    assert facts["codec"] == "klt"
-    assert facts["parameters"]["target"] == {"fidelity": 0.95, "temperature": 20.0, "seed": 0}
-    assert set(facts["fidelity"]["kept"]) == {"1", "4", "20"}
-    assert 0.94 < facts["fidelity"]["kept"]["20"] < 1
-    assert facts["bytes"]["before"] > facts["bytes"]["after"]
+def test_what_a_codec_keeps_is_printed(cli: Cli, tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    write_pool(pool, labelled(), header=make_header(CLASSES, ROWS)).close()
+    found = facts(cli("encode", pool, tmp_path / "out", "--codec", "klt", "--fidelity", 0.95, "--json"))
+    assert found["codec"] == "klt"
+    assert found["parameters"]["target"] == {"fidelity": 0.95, "temperature": 20.0, "seed": 0}
+    assert set(found["fidelity"]["kept"]) == {"1", "4", "20"}
+    assert 0.94 < found["fidelity"]["kept"]["20"] < 1
+    assert found["bytes"]["before"] > found["bytes"]["after"]
     with PoolReader(tmp_path / "out") as out:
-        assert out.manifest.content_digest == facts["content_digest"]
-        assert out.header.lineage[-1].parameters["fidelity"] == facts["fidelity"]
+        assert out.manifest.content_digest == found["content_digest"]
+        assert out.header.lineage[-1].parameters["fidelity"] == found["fidelity"]
 
-
-def test_table(cli: Cli, pool: Path, tmp_path: Path) -> None:
-    result = cli("encode", pool, tmp_path / "out", "--codec", "topk:5:8")
-    assert result.exit_code == 0, result.output
-    for word in (
-        "topk",
-        "parameters k ",
-        "parameters value bits",
-        "bytes after",
-        "fidelity kept 20",
-        "fidelity top1",
-        "out ",
-    ):
-        assert word in result.stdout
-
-
-def test_a_result_that_is_larger_is_told(cli: Cli, pool: Path, tmp_path: Path) -> None:
-    smaller = cli("encode", pool, tmp_path / "half", "--codec", "int8")
+    smaller = passed(cli("encode", pool, tmp_path / "topk", "--codec", "topk:5:8"))
+    shown = words_of(smaller.stdout)
+    for word in ("topk", "parameters k 5", "value bits 8", "bytes after", "fidelity kept 20", "out "):
+        assert word in shown
     assert "larger than" not in smaller.stderr
-    result = cli("encode", tmp_path / "half", tmp_path / "again", "--codec", "f32", "--from-lossy")
-    assert result.exit_code == 0, result.output
-    assert "note: the new pool is larger than the old one" in result.stderr
+    larger = passed(cli("encode", tmp_path / "topk", tmp_path / "again", "--codec", "f32", "--from-lossy"))
+    assert "note: the new pool is larger than the old one" in larger.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--codec", "klt", "--fidelity", "1.5"), "0<x<1"),
-        (("--codec", "klt", "--temperature", "0"), "x>0"),
-    ],
-)
-def test_usage_errors(cli: Cli, pool: Path, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    result = cli("encode", pool, tmp_path / "out", *arguments)
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--codec", "zip"), "unknown codec"),
-        (("--codec", "topk:500"), "more entries than there are classes"),
-        ((), "no codec is given"),
-        (("--codec", "int8", "--fidelity", "0.9"), "has no fidelity"),
-        (("--codec", "int8", "--temperature", "4"), "has no temperature"),
-    ],
-)
-def test_bad_input_is_one_line(
-    cli: Cli, pool: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    result = cli("encode", pool, tmp_path / "out", *arguments)
-    assert result.exit_code == 1
-    assert message in result.stderr
-    assert result.stderr.startswith("error: ")
-    assert len(result.stderr.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_no_pool_and_lossy_pool(cli: Cli, pool: Path, tmp_path: Path) -> None:
-    result = cli("encode", tmp_path / "nowhere", tmp_path / "out", "--codec", "int8")
-    assert result.exit_code == 1
-    assert "not a label pool" in result.stderr
-    assert cli("encode", pool, tmp_path / "int8", "--codec", "int8").exit_code == 0
-    result = cli("encode", tmp_path / "int8", tmp_path / "out", "--codec", "int4")
-    assert result.exit_code == 1
-    assert "--from-lossy" in result.stderr
-    assert (
-        cli("encode", tmp_path / "int8", tmp_path / "out", "--codec", "int4", "--from-lossy").exit_code == 0
-    )
+def test_views_are_left_out_and_put_back(tmp_path: Path, cli: Cli) -> None:
+    header, images = make_header(10, 10), make_images(40, classes=10)
+    batches = []
+    for number in range(8):
+        views = draw_views(
+            header.augmentation, images, seed=0, epoch=number // 4, batch=number % 4, batch_size=10
+        )
+        batches.append(LabelBatch(**vars(views), labels=make_logits(10, 10, seed=number).astype(np.float16)))
+    write_pool(tmp_path / "pool", batches, header=header, images=images).close()
+    drawn = facts(cli("encode", tmp_path / "pool", tmp_path / "drawn", "--views", "drawn", "--json"))
+    assert drawn["bytes"]["smaller"] > 1
+    passed(cli("verify", tmp_path / "drawn"))
+    assert facts(cli("inspect", tmp_path / "drawn", "--json"))["views"] == "drawn"
+    back = facts(cli("encode", tmp_path / "drawn", tmp_path / "back", "--views", "stored", "--json"))
+    assert back["content_digest"] == drawn["content_digest"]
+    assert facts(cli("inspect", tmp_path / "back", "--json"))["views"] == "stored"

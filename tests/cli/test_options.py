@@ -1,4 +1,4 @@
-"""Options made from settings dataclasses."""
+"""Options made from settings dataclasses, and the types of values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ from typing import Annotated, Any, Literal
 import click
 import pytest
 from click.testing import CliRunner
-from lpld_cli.options import settings_options, take
+from lpld_cli.main import LAZY_COMMANDS, group
+from lpld_cli.options import (
+    BUDGET,
+    NUMBER,
+    PART,
+    POOL_BUDGET,
+    TEXT,
+    Number,
+    NumberRange,
+    settings_options,
+    take,
+)
 
 from lpld_core.settings import Part
-from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.settings import Setting, check_settings
+from lpld_labels.settings import Setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +34,6 @@ class Settings:
     batch_size: Annotated[int | None, Setting("Rows.  [default: the pool's]", ge=1)] = None
     learning_rate: Annotated[float, Setting("Rate.", gt=0, le=1)] = 0.5
     by: Annotated[Literal["random", "diff"], Setting("How.")] = "random"
-    heat: Annotated[float | Literal["same"], Setting("Of the output.", option=False, gt=0)] = "same"
     crop_scale: Annotated[tuple[float, float], Setting("Area.", ge=0, le=1)] = (0.1, 1.0)
     mean: Annotated[tuple[float, ...] | None, Setting("Normalisation.")] = None
     codecs: Annotated[tuple[str, ...], Setting("Codecs.")] = ()
@@ -34,9 +43,6 @@ class Settings:
     cache: Annotated[Path | None, Setting("A directory.")] = None
     detail: Annotated[float, Setting("No option.", option=False, ge=0)] = 1.0
     free: str = ""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def run(*words: str, preset: Settings | None = None) -> tuple[Settings | None, str]:
@@ -112,18 +118,55 @@ def test_values_outside_of_range_or_choices_are_refused(words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "expected"),
+    ("text", "number", "of"),
     [
-        ("ipc", 0, "a number >= 1"),
-        ("learning_rate", float("nan"), "a number > 0 and <= 1"),
-        ("by", "luck", "one of random, diff"),
-        ("by", None, "one of random, diff"),
-        ("heat", "hot", "one of same or a number"),
-        ("heat", 0.0, "a number > 0"),
-        ("crop_scale", (0.1, 1.5), "a number >= 0 and <= 1"),
-        ("detail", -1.0, "a number >= 0"),
+        ("4000", 4000, "bytes"),
+        ("30k", 30_000, "bytes"),
+        ("300MB", 300_000_000, "bytes"),
+        ("1 GiB", 2**30, "bytes"),
+        ("1.5Gi", 1.5 * 2**30, "bytes"),
+        ("10%", 0.1, "pool"),
+        ("0.5x", 0.5, "pool"),
+        ("1.0x-images", 1, "images"),
     ],
 )
-def test_the_dataclass_itself_refuses_them_too(field: str, value: Any, expected: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"{field.replace('_', ' ')} is wrong.*{expected}"):
-        Settings(**{"ipc": 1, field: value})
+def test_sizes_as_people_write_them(text: str, number: float, of: str) -> None:
+    found = BUDGET.convert(text, None, None)
+    assert (found.number, found.of) == (pytest.approx(number), of)
+    assert found.bytes(pool=1000, images=50) == int(number * {"bytes": 1, "pool": 1000, "images": 50}[of])
+
+
+@pytest.mark.parametrize("text", ["much", "30Q", "-3", "0", "0%", "0x", "", "MB", "1x-images", "9" * 400])
+def test_what_is_no_size_is_answered_with_all_forms(text: str) -> None:
+    with pytest.raises(click.BadParameter) as caught:
+        POOL_BUDGET.convert(text, None, None)
+    for form in ("300MB", "30K", "1 GiB", "4000", "10%", "0.5x"):
+        assert form in str(caught.value)
+
+
+def test_every_option_knows_finite_numbers_and_text() -> None:
+    for name in LAZY_COMMANDS:
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        for param in command.params:
+            if isinstance(param.type, click.types.FloatParamType):
+                assert isinstance(param.type, Number), param.opts
+            assert type(param.type) is not click.types.StringParamType, param.opts
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "x"])
+def test_a_number_is_finite(text: str) -> None:
+    for kind in (NUMBER, NumberRange(0), NumberRange(0, 1, min_open=True)):
+        with pytest.raises(click.BadParameter):
+            kind.convert(text, None, None)
+    assert NUMBER.convert("-1e3", None, None) == -1000
+    with pytest.raises(click.BadParameter):
+        NumberRange(1).convert("0.5", None, None)
+
+
+def test_text_can_be_written_down_and_parts_have_an_end() -> None:
+    assert TEXT.convert("é", None, None) == "é"
+    with pytest.raises(click.BadParameter, match=r"udcff"):
+        TEXT.convert("a\udcff", None, None)
+    with pytest.raises(click.BadParameter, match="expected I/N"):
+        PART.convert("1/" + "9" * 5000, None, None)

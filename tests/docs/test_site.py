@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import re
 import runpy
@@ -40,17 +39,6 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     assert {page.name: found for page in pages if (found := loaded.findall(page.read_text()))} == {}
     styles = [path for path in site.rglob("*.css") if re.search(r"url\([\"']?https?:", path.read_text())]
     assert styles == []
-
-
-def test_every_page_and_picture_that_is_linked_is_there(site: Path) -> None:
-    link = re.compile(r"(?:href|src)=\"([^\"#:]+)(?:#[^\"]*)?\"")
-    missing = [
-        (page.name, target)
-        for page in site.rglob("*.html")
-        for target in link.findall(page.read_text())
-        if page.name != "404.html" and not (page.parent / html.unescape(target)).exists()
-    ]
-    assert missing == []
 
 
 def test_the_command_line_is_all_there(site: Path) -> None:

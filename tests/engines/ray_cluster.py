@@ -18,6 +18,8 @@ os.environ.update(RAY_memory_monitor_refresh_ms="0")
 WHOLE = bool(os.environ.get("LPLD_WHOLE_ENGINES"))
 """Whether to run everything (`make engines`), not a sample."""
 STORE_BYTES = 80 * 2**20
+MOST_SECONDS = 200.0
+"""How long anything here may take before a test fails."""
 AT_WORK = "ray::RayWorker.do"
 """What Ray calls a process while it does a task."""
 
@@ -44,9 +46,14 @@ class TwoNodes:
             self._second = self._cluster.add_node(**self._node)
 
     def kill_node(self) -> None:
-        """Take the second node away at once, with all that runs there."""
+        """Take the second node away at once, with all that runs there; wait until the head has noticed.
+
+        It notices seconds later, or many seconds under load. It then tells every driver, and until then it
+        gives workers places on that node: both would disturb the test that runs at that moment.
+        """
         self._cluster.remove_node(self._second, allow_graceful=False)
         self._second = None
+        self._cluster.wait_for_nodes(timeout=MOST_SECONDS)
 
     def workers(self) -> list[psutil.Process]:
         """Return the processes that do tasks now."""

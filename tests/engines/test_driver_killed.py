@@ -9,15 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from lpld_labels.exec.job import Job, Progress
-from lpld_labels.exec.local import LocalExecutor
 from tests.engines.commands import COMMANDS
-from tests.engines.ray_cluster import WHOLE, TwoNodes
+from tests.engines.ray_cluster import MOST_SECONDS, WHOLE, TwoNodes
 
 CASES = [("encode", "joined")]
 if WHOLE:
@@ -36,7 +33,6 @@ SEALED = {
 """What a finished task leaves beside or in the output."""
 FILES = {"recover": 3}
 """How many of those show that one is done, if not 1: recovery's two workers write two images a task."""
-MOST_SECONDS = 200.0
 
 
 @contextlib.contextmanager
@@ -69,24 +65,14 @@ def finished(process: subprocess.Popen[str]) -> tuple[str, int]:
     return content, int(left)
 
 
-class Counting(LocalExecutor):
-    """This process. left: units that were to be done."""
-
-    left = 0
-
-    def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
-        self.left += job.total - job.done
-        return super().run(job, progress)
-
-
 @pytest.mark.timeout(3 * MOST_SECONDS)
 @pytest.mark.parametrize(("name", "ray"), CASES)
 def test_the_same_command_goes_on(name: str, ray: str, cluster: TwoNodes, tmp_path: Path) -> None:
-    command, out = COMMANDS[name], tmp_path / "out"
-    command.make(tmp_path / "source")
-    whole = Counting()
-    expected = command.run(tmp_path / "source", tmp_path / "expected", whole)
+    out = tmp_path / "out"
     address = (cluster.address,) if ray == "joined" else ()
+    COMMANDS[name].make(tmp_path / "source")
+    with driver(name, tmp_path / "source", tmp_path / "expected", *address) as whole:
+        expected, total = finished(whole)
     with driver(name, tmp_path / "source", out, *address) as first:
         wait_until_sealed(first, tmp_path, name)
         started = psutil.Process(first.pid).children(recursive=True)
@@ -94,6 +80,6 @@ def test_the_same_command_goes_on(name: str, ray: str, cluster: TwoNodes, tmp_pa
     with driver(name, tmp_path / "source", out, *address) as second:
         content, left = finished(second)
     assert content == expected
-    assert 0 < left < whole.left
+    assert 0 < left < total
     _, alive = psutil.wait_procs(started, timeout=MOST_SECONDS)
     assert not alive, "what the first had started has outlived it"

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from lpld_labels.exec.job import Executor
 from lpld_labels.exec.local import ONE_PROCESS, LocalExecutor
 from lpld_labels.exec.ray import RayExecutor, RaySettings
 from tests.engines.commands import COMMANDS
+from tests.engines.driver import SlowExecutor
 from tests.engines.ray_cluster import WHOLE, TwoNodes
-from tests.engines.slow import SlowExecutor
 
 KILLS = 5 if WHOLE else 2
 KILLED = list(COMMANDS) if WHOLE else ["encode"]
-UNDISTURBED = [1, 3] if WHOLE else [2]
+UNDISTURBED = list(COMMANDS) if WHOLE else ["build", "import", "recover"]
+WORKERS = [1, 3] if WHOLE else [2]
 PROCESSES = 3 if WHOLE else 2
 LOCAL = list(COMMANDS) if WHOLE else ["squeeze", "recover"]
 
@@ -45,8 +45,8 @@ def test_processes(name: str, made: Any, tmp_path: Path) -> None:
     assert COMMANDS[name].run(source, tmp_path / "out", LocalExecutor(PROCESSES)) == expected
 
 
-@pytest.mark.parametrize("workers", UNDISTURBED)
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("name", UNDISTURBED)
 def test_ray(name: str, workers: int, made: Any, cluster: TwoNodes, tmp_path: Path) -> None:
     source, expected = made(name)
     with RayExecutor(RaySettings(address=cluster.address, workers=workers)) as engine:
@@ -79,8 +79,3 @@ def test_ray_with_workers_and_a_node_killed(name: str, made: Any, cluster: TwoNo
     assert found == expected
     assert kills == KILLS
     assert engine.retried >= KILLS
-
-
-def test_every_command_has_its_engine() -> None:
-    assert set(COMMANDS) == {"build", "encode", "import", "squeeze", "recover"}
-    assert isinstance(ONE_PROCESS, Executor)

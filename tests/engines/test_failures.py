@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
 import json
-import resource
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import Result
 
 from lpld_core.images import RealFolder
-from lpld_core.relabel.build import Build, run_build
 from lpld_core.settings import SqueezeSettings
 from lpld_core.squeeze.squeeze import squeeze_folder
-from lpld_labels.errors import ImageReadError, LabelPoolError, PoolWriteError
-from lpld_labels.exec.job import Job, Progress, Start, Worker
-from lpld_labels.exec.local import LocalExecutor
+from lpld_labels.errors import ImageReadError
 from lpld_labels.exec.ray import RayExecutor, RaySettings
-from lpld_labels.pool.reader import PoolReader
-from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.settings import EncodeSettings
-from tests.engines.commands import BUILD, COMMANDS
-from tests.engines.ray_cluster import WHOLE, TwoNodes
+from tests.cli.build_runs import Cli, one_line_error
+from tests.engines.commands import COMMANDS
+from tests.engines.ray_cluster import TwoNodes
 from tests.factories import make_batches, write_pool
-from tests.lpld_core.image_folders import NETWORK, write_images
+from tests.lpld_core.image_folders import NETWORK
 from tests.lpld_core.networks import noisy_folder, tiny_teacher
 from tests.lpld_labels.interop import label_folders
-
-Cli = Callable[..., Result]
-
-
-def one_line(result: Result) -> str:
-    assert result.exit_code == 1, result.output
-    (line,) = result.stderr.strip().splitlines()
-    return line
-
 
 TEACHER = ("--teacher", NETWORK, "--teacher-weights", "random")
 WORDS: dict[str, tuple[str, ...]] = {
@@ -48,15 +27,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "encode": ("encode", "pool", "out", "--codec", "int8"),
     "import": ("import", "labels", "out", "--images", "images"),
     "squeeze": ("squeeze", "images", "out", *TEACHER),
-    "recover": (
-        "recover",
-        "out",
-        *TEACHER,
-        "--method",
-        "sre2l",
-        "--ipc",
-        "1",
-    ),
+    "recover": ("recover", "out", *TEACHER, "--method", "sre2l", "--ipc", "1"),
 }
 
 
@@ -71,21 +42,21 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_ray_is_not_installed(name: str, cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_ray_and_no_cluster(name: str, cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(inputs)
+    refused = cli(*WORDS[name], "--ray", "127.0.0.1:1")
+    one_line_error(refused, "error: 127.0.0.1:1: no Ray cluster answers: ")
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert one_line(cli(*WORDS[name], "--ray", "local")) == (
-        "error: Ray is not installed; pip install 'lpld-labels[ray]', or leave out --ray"
-    )
+    missing = cli(*WORDS[name], "--ray", "local")
+    one_line_error(missing, "Ray is not installed; pip install 'lpld-labels[ray]', or leave out --ray")
     assert not Path("out").exists()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_nothing_listens(name: str, cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(inputs)
-    result = cli(*WORDS[name], "--ray", "127.0.0.1:1")
-    assert one_line(result).startswith("error: 127.0.0.1:1: no Ray cluster answers: ")
-    assert not Path("out").exists()
+def test_an_address_needs_a_shared_directory(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LPLD_LABELS_CACHE", raising=False)
+    result = cli("encode", "pool", "s3://bucket/pool", "--codec", "int8", "--ray", "local")
+    assert result.exit_code == 2
+    assert "set $LPLD_LABELS_CACHE to one" in " ".join(result.stderr.split())
 
 
 def test_a_command_on_a_cluster(
@@ -120,55 +91,3 @@ def test_a_broken_image_is_named_with_its_task(cluster: TwoNodes, tmp_path: Path
         assert len(list(kept.glob("classes-*[0-9a-f].safetensors"))) == 3
         broken.write_bytes(whole)
         squeeze_folder(tiny_teacher(), folder, settings, place=kept, executor=engine)
-
-
-@pytest.mark.parametrize("kind", ["local", "ray"] if WHOLE else ["local"])
-def test_a_build_names_a_broken_image_and_goes_on_when_it_is_whole(
-    kind: str, cluster: TwoNodes, tmp_path: Path
-) -> None:
-    images = write_images(tmp_path / "images")
-    whole = run_build(Build.prepare(images, tmp_path / "whole", BUILD)).manifest
-    build = Build.prepare(images, tmp_path / "out", BUILD)
-    # In the last batch of the first epoch: others are finished before.
-    last = max(key for key in build.wanted if key.epoch == 0)
-    broken = images / build.table.paths[int(build.source.draw(last).images[0])]
-    pixels = broken.read_bytes()
-    broken.write_bytes(pixels[:60])
-    asked = RaySettings(address=cluster.address, workers=1)
-    with RayExecutor(asked) if kind == "ray" else contextlib.nullcontext(LocalExecutor(2)) as engine:
-        with pytest.raises(LabelPoolError, match=rf"{broken.name}: .*, in the batches from epoch \d+ batch"):
-            run_build(build, engine)
-        broken.write_bytes(pixels)
-        again = run_build(build, engine)
-    assert again.manifest is not None
-    assert whole is not None
-    assert again.manifest.content_digest == whole.content_digest
-
-
-class FullDisk(RayExecutor):
-    """Ray, one of whose workers finds its disk full after a while."""
-
-    def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
-        return super().run(dataclasses.replace(job, start=functools.partial(start_full, job.start)), progress)
-
-
-def start_full(start: Start[Any], number: int) -> Worker[Any]:
-    worker = start(number)
-    # What the kernel refuses, it refuses in the middle of a file, as a full disk does.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))
-    return worker
-
-
-def test_a_full_disk_on_a_worker(cluster: TwoNodes, tmp_path: Path) -> None:
-    write_pool(tmp_path / "pool", make_batches(2, 6)).close()
-    asked = RaySettings(address=cluster.address, workers=1)
-    with PoolReader(tmp_path / "pool") as pool:
-        expected = encode_pool(pool, tmp_path / "expected", EncodeSettings(codec="int8"))
-        with (
-            FullDisk(asked) as engine,
-            pytest.raises(PoolWriteError, match=r"out.partial.*, in (the batches from )?epoch 0 batch 0"),
-        ):
-            encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), executor=engine)
-        with RayExecutor(asked) as engine:
-            found = encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), executor=engine)
-    assert found.manifest.content_digest == expected.manifest.content_digest

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import runpy
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from lpld_labels.loader import pool_loader
 from tests.lpld_labels.loader.loader_pools import build, write_images
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -38,90 +41,95 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, script: str, *arguments: object) -> None:
-    monkeypatch.setattr("sys.argv", [script, *map(str, arguments)])
-    runpy.run_path(str(EXAMPLES / script), run_name="__main__")
-
-
-def test_plain_pytorch_trains_and_resumes(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+@pytest.fixture
+def run(
     pool: Path,
     images: Path,
     tmp_path: Path,
-) -> None:
-    options = (pool, images, "--batch-size", 8, "--workers", 1, "--checkpoint", tmp_path / "run.pt")
-    run(monkeypatch, "plain_pytorch.py", *options, "--epochs", 1)
-    assert re.search(r"3 steps, loss [\d.]+ -> [\d.]+", capsys.readouterr().out)
-    run(monkeypatch, "plain_pytorch.py", *options, "--epochs", 3)
-    assert "6 steps" in capsys.readouterr().out
-    run(monkeypatch, "plain_pytorch.py", *options, "--epochs", 3)
-    assert "nothing left to do" in capsys.readouterr().out
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., str]:
+    """Run an example on the pool, in an empty directory; return what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def start(script: str, *arguments: object) -> str:
+        words = (pool, images, *arguments, "--batch-size", 8)
+        monkeypatch.setattr("sys.argv", [script, *map(str, words)])
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+        return capsys.readouterr().out
+
+    return start
 
 
-def test_timm(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pool: Path, images: Path
-) -> None:
+def test_plain_pytorch_trains_and_resumes(run: Callable[..., str]) -> None:
+    words = ("plain_pytorch.py", "--workers", 1, "--checkpoint", "run.pt")
+    assert re.search(r"3 steps, loss [\d.]+ -> [\d.]+", run(*words, "--epochs", 1))
+    assert "6 steps" in run(*words, "--epochs", 3)
+    assert "nothing left to do" in run(*words, "--epochs", 3)
+
+
+def test_timm(run: Callable[..., str]) -> None:
     pytest.importorskip("timm")
-    run(monkeypatch, "timm_training.py", pool, images, "--batch-size", 8, "--workers", 0, "--epochs", 2)
-    assert re.search(r"mean loss per epoch: [\d.]+, [\d.]+", capsys.readouterr().out)
+    printed = run("timm_training.py", "--workers", 0, "--epochs", 2)
+    assert re.search(r"mean loss per epoch: [\d.]+, [\d.]+", printed)
+
+
+def test_the_loop_for_timm_updates_after_a_short_last_group(pool: Path, images: Path) -> None:
+    pytest.importorskip("timm")
+    from examples.timm_training import train
+
+    class Student(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 6)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.layer(images.mean(dim=(2, 3)))
+            return logits
+
+    torch.manual_seed(0)
+    model = Student()
+    start = model.layer.weight.detach().clone()
+    loader = pool_loader(
+        pool, images, batch_size=8, temperature=4.0, num_workers=0, transform=lambda found: found[:2]
+    )
+    updates: list[Any] = []
+    counting = register_optimizer_step_post_hook(lambda *facts: updates.append(facts))
+    average, means = train(loader, model, epochs=3, temperature=4.0, accumulate=2)
+    counting.remove()
+    assert len(means) == 3
+    # Three batches an epoch are two updates: the last one of a single batch.
+    assert len(updates) == 6
+    assert not torch.equal(model.layer.weight, start)
+    assert not torch.equal(next(average.parameters()), model.layer.weight)
+    assert loader.state_dict()["epoch"] == 3
 
 
 # Lightning warns of many things (no validation, few batches to log, its own deprecations).
 @pytest.mark.filterwarnings("ignore")
-def test_lightning(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    pool: Path,
-    images: Path,
-    tmp_path: Path,
-) -> None:
+def test_lightning(run: Callable[..., str], tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    monkeypatch.chdir(tmp_path)
-    run(monkeypatch, "lightning_training.py", pool, images, "--batch-size", 8, "--workers", 1, "--epochs", 2)
-    assert re.search(r"loss [\d.]+ after 6 steps", capsys.readouterr().out)
+    printed = run("lightning_training.py", "--workers", 1, "--epochs", 2)
+    assert re.search(r"loss [\d.]+ after 6 steps", printed)
     (checkpoint,) = tmp_path.rglob("*.ckpt")
-    run(
-        monkeypatch,
-        "lightning_training.py",
-        pool,
-        images,
-        *("--batch-size", 8, "--workers", 0, "--epochs", 3, "--resume", checkpoint),
-    )
-    assert re.search(r"loss [\d.]+ after 9 steps", capsys.readouterr().out)
+    printed = run("lightning_training.py", "--workers", 0, "--epochs", 3, "--resume", checkpoint)
+    assert re.search(r"loss [\d.]+ after 9 steps", printed)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_accelerate_trains_and_resumes_within_an_epoch(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    pool: Path,
-    images: Path,
-    tmp_path: Path,
-) -> None:
+def test_accelerate_trains_and_resumes_within_an_epoch(run: Callable[..., str]) -> None:
     pytest.importorskip("accelerate")
-    options = (pool, images, "--batch-size", 8, "--workers", 1, "--checkpoint", tmp_path / "run")
-    run(monkeypatch, "accelerate_training.py", *options, "--epochs", 2, "--stop-after", 4)
-    assert re.search(r"^4 batches, loss [\d.]+", capsys.readouterr().out)
+    words = ("accelerate_training.py", "--workers", 1, "--checkpoint", "run")
+    assert re.search(r"^4 batches, loss [\d.]+", run(*words, "--epochs", 2, "--stop-after", 4))
     # Three batches an epoch: two of the second epoch are left, and a third epoch.
-    run(monkeypatch, "accelerate_training.py", *options, "--epochs", 3, "--accumulate", 2)
-    assert re.search(r"^5 batches, loss [\d.]+", capsys.readouterr().out)
-    run(monkeypatch, "accelerate_training.py", *options, "--epochs", 3)
-    assert capsys.readouterr().out == "0 batches\n"
+    assert re.search(r"^5 batches, loss [\d.]+", run(*words, "--epochs", 3, "--accumulate", 2))
+    assert run(*words, "--epochs", 3) == "0 batches\n"
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_trainer_trains_and_resumes_within_an_epoch(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    pool: Path,
-    images: Path,
-    tmp_path: Path,
-) -> None:
+def test_trainer_trains_and_resumes_within_an_epoch(run: Callable[..., str], tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    options = (pool, images, tmp_path, "--batch-size", 8, "--workers", 1, "--save-steps", 4)
-    run(monkeypatch, "huggingface_trainer.py", *options, "--epochs", 2)
-    assert re.search(r"loss [\d.]+ after 6 steps", capsys.readouterr().out)
+    words = ("huggingface_trainer.py", tmp_path, "--workers", 1, "--save-steps", 4)
+    assert re.search(r"loss [\d.]+ after 6 steps", run(*words, "--epochs", 2))
     shutil.rmtree(tmp_path / "checkpoint-6")
-    run(monkeypatch, "huggingface_trainer.py", *options, "--epochs", 3, "--resume")
-    assert re.search(r"loss [\d.]+ after 9 steps", capsys.readouterr().out)
+    assert re.search(r"loss [\d.]+ after 9 steps", run(*words, "--epochs", 3, "--resume"))

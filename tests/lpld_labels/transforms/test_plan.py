@@ -107,6 +107,19 @@ def test_plans_of_random_small_pools_fit_their_budget(tmp_path: Path, seed: int)
             assert check_pool(tmp_path / f"out{number}").whole
 
 
+def test_incomplete_batches_are_priced_by_their_rows(tmp_path: Path) -> None:
+    batches = [make_batch(*divmod(number, 2), rows=30, classes=200) for number in range(12)]
+    images = make_images(classes=200)
+    with write_pool(tmp_path / "pool", batches, header=make_header(200, 128), images=images) as pool:
+        size = pool_bytes(pool.manifest)
+        whole = plan_budget(pool, size + 3000, codecs=("f16",)).recommended
+        assert (whole.pruned, whole.rows) == (None, 360)
+        assert abs(whole.bytes - size) < 0.2 * size
+        half = apply_plan(pool, tmp_path / "out", plan_budget(pool, size // 2, codecs=("f16",)))
+    assert size / 5 < pool_bytes(half) <= size // 2
+    assert 1 <= half.counts.batches < 12
+
+
 def test_with_room_for_everything_the_most_faithful_wins(pool: PoolReader) -> None:
     plan = plan_budget(pool, 10 * pool_bytes(pool.manifest), codecs=("int8", "f16"))
     assert plan.recommended.title == "f16"
