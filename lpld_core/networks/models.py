@@ -175,7 +175,7 @@ def _hugging_face_source(name: str) -> NetworkSource:
         with _download(name):
             recipe = transformers.AutoImageProcessor.from_pretrained(inner)
         size = dict(getattr(recipe, "crop_size", None) or recipe.size)
-        side = size.get("shortest_edge")
+        side = size.get("shortest_edge", 0)
         return Network(
             module=_tensors_only(module),
             input_size=(size.get("height", side), size.get("width", side)),

@@ -136,9 +136,9 @@ class TestWhatAFactoryDeclares:
     def test_size_and_normalisation_are_required(self) -> None:
         with pytest.raises(LabelPoolError, match=r"give --size, --mean and --std"):
             load_teacher(f"{self.here}:undeclared")
-        given: dict[str, tuple[float, ...]] = {"mean": (0.1, 0.2, 0.3), "std": (1.0, 1.0, 1.0)}
-        teacher = load_teacher(f"{self.here}:undeclared", input_size=(9, 9), **given)
-        assert (teacher.input_size, teacher.mean, teacher.std) == ((9, 9), given["mean"], given["std"])
+        mean, std = (0.1, 0.2, 0.3), (1.0, 1.0, 1.0)
+        teacher = load_teacher(f"{self.here}:undeclared", input_size=(9, 9), mean=mean, std=std)
+        assert (teacher.input_size, teacher.mean, teacher.std) == ((9, 9), mean, std)
 
     def test_attributes_of_the_module_are_used(self) -> None:
         teacher = load_teacher(f"{self.here}:Answer")
