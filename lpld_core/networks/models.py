@@ -174,7 +174,7 @@ def _hugging_face_source(name: str) -> NetworkSource:
     def network(module: nn.Module) -> Network:
         with _download(name):
             recipe = transformers.AutoImageProcessor.from_pretrained(inner)
-        size = dict(getattr(recipe, "crop_size", None) or recipe.size)
+        size: dict[str, int] = dict(getattr(recipe, "crop_size", None) or recipe.size)
         side = size.get("shortest_edge", 0)
         return Network(
             module=_tensors_only(module),
