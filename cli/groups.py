@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lpld_core.teachers.teacher import LoadedTeacher, Machine
     from lpld_labels.exec.job import Executor
 
-_NETWORKS = "resnet18, timm:NAME, small-resnet18:width=32 or package.module:factory."
+_NETWORKS = "resnet18, timm:NAME, hf:ID, small-resnet18:width=32 or package.module:factory."
 _WEIGHTS = "DEFAULT, random, or a safetensors or torch file"
 _NORMALISATION = "Normalisation, if the weights do not record it."
 _SIZE = "in pixels.  [default: the teacher's]"

@@ -93,7 +93,7 @@ def require_same_job(
     otherwise: str = "replace it (--overwrite)",
 ) -> None:
     """Raise PoolConflictError about the first setting (JSON value) that differs. otherwise: more advice."""
-    for name, expected, got in sorted(differences(dict(found), dict(wanted))):
+    for name, expected, got in differences(dict(found), dict(wanted)):
         raise PoolConflictError(
             f"{what} is here: '{name}' differs",
             where=where,

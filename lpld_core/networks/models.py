@@ -2,6 +2,7 @@
 
 resnet18                                a torchvision classifier
 timm:resnet50                           a timm model, if timm is installed
+hf:microsoft/resnet-18                  a Hugging Face image classifier, by its id or directory
 small-resnet10:width=32,stem_stride=2   a ResNet for small images (SmallResNet)
 package.module:factory                  any callable that returns a torch.nn.Module
 """
@@ -34,12 +35,15 @@ _SMALL_INPUT, _LARGE_INPUT = (64, 64), (224, 224)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Network:
-    """A network and its expected input: height and width, and the mean and std of pixels scaled to 0..1."""
+    """A network and its expected input: height and width, and the mean and std of pixels scaled to 0..1.
+
+    None where a network of a factory does not say.
+    """
 
     module: nn.Module
-    input_size: tuple[int, int]
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
+    input_size: tuple[int, int] | None
+    mean: tuple[float, ...] | None = IMAGENET_MEAN
+    std: tuple[float, ...] | None = IMAGENET_STD
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ def network_source(name: str) -> NetworkSource:
         return _small_source(name, int(small.group(1)), small.group(2) or "")
     if name.startswith("timm:"):
         return _timm_source(name)
+    if name.startswith("hf:"):
+        return _hugging_face_source(name)
     if ":" in name:
         return _factory_source(name)
     return _torchvision_source(name)
@@ -111,7 +117,7 @@ def _torchvision_source(name: str) -> NetworkSource:
         raise InvalidArgumentError(
             "unknown network",
             got=name,
-            hint="give a torchvision name (resnet18), timm:NAME, small-resnet18 or package.module:factory",
+            hint="give a torchvision name (resnet18), timm:NAME, hf:ID, small-resnet18 or module:factory",
         )
 
     def build(classes: int | None) -> Network:
@@ -156,6 +162,50 @@ def _timm_source(name: str) -> NetworkSource:
     return NetworkSource(name, build, pretrained)
 
 
+def _hugging_face_source(name: str) -> NetworkSource:
+    try:
+        transformers: Any = importlib.import_module("transformers")
+    except ImportError:
+        raise InvalidArgumentError(
+            "transformers is not installed", where=name, hint="pip install transformers"
+        ) from None
+    inner = name.removeprefix("hf:")
+
+    def network(module: nn.Module) -> Network:
+        with _download(name):
+            recipe = transformers.AutoImageProcessor.from_pretrained(inner)
+        size: dict[str, int] = dict(getattr(recipe, "crop_size", None) or recipe.size)
+        side = size.get("shortest_edge", 0)
+        return Network(
+            module=_tensors_only(module),
+            input_size=(size.get("height", side), size.get("width", side)),
+            mean=tuple(recipe.image_mean),
+            std=tuple(recipe.image_std),
+        )
+
+    def build(classes: int | None) -> Network:
+        options: dict[str, Any] = {} if classes is None else {"num_labels": classes}
+        with _download(name):
+            config = transformers.AutoConfig.from_pretrained(inner, **options)
+        return network(transformers.AutoModelForImageClassification.from_config(config))
+
+    def pretrained() -> Network:
+        with _download(name):
+            return network(transformers.AutoModelForImageClassification.from_pretrained(inner))
+
+    return NetworkSource(name, build, pretrained)
+
+
+def _tensors_only(module: nn.Module) -> nn.Module:
+    """Make a network return `output.logits` where it returns an object that has them."""
+    module.register_forward_hook(_logits_of)
+    return module
+
+
+def _logits_of(module: nn.Module, inputs: Any, output: Any) -> Any:
+    return getattr(output, "logits", output)
+
+
 def _factory_source(name: str) -> NetworkSource:
     factory = _imported(name)
     takes_classes = "num_classes" in inspect.signature(factory).parameters
@@ -169,9 +219,21 @@ def _factory_source(name: str) -> NetworkSource:
                 expected="torch.nn.Module",
                 got=type(module).__name__,
             )
-        return Network(module=module, input_size=_LARGE_INPUT)
+        size = getattr(module, "input_size", None)
+        return Network(
+            module=_tensors_only(module),
+            input_size=(size, size) if isinstance(size, int) else _declared(module, "input_size"),
+            mean=_declared(module, "mean"),
+            std=_declared(module, "std"),
+        )
 
     return NetworkSource(name, build, lambda: build(None))
+
+
+def _declared(module: nn.Module, name: str) -> tuple[Any, ...] | None:
+    """Return a tuple or list that a network has as an attribute; its buffers and parameters are its own."""
+    value = getattr(module, name, None)
+    return tuple(value) if isinstance(value, tuple | list) else None
 
 
 def _imported(name: str) -> Callable[..., Any]:

@@ -20,11 +20,13 @@ from lpld_core.recover.rded import candidates, stitch_class
 from lpld_core.recover.settings import Group, RdedSettings, RecoverSettings
 from lpld_core.settings import Part
 from lpld_core.squeeze.statistics import ClassStatistics
+from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import LoadedTeacher, Machine
 from lpld_core.unfinished import Checkpoint, workplace
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from lpld_labels.exec.job import Executor, Job, Progress, Steps
 from lpld_labels.exec.local import ONE_PROCESS
+from lpld_labels.format.probe import PROBE
 from lpld_labels.version import __version__
 
 log = logging.getLogger(__name__)
@@ -129,6 +131,7 @@ def _record(
     record = {
         **asdict(settings),
         "teacher": asdict(teacher.description),
+        PROBE: Ensemble([teacher]).probe(),
         "statistics_digest": None if statistics is None else statistics.digest(),
         "class_names": list(names),
         "created_by": f"lpld-labels {__version__}",

@@ -23,6 +23,7 @@ from lpld_labels.exec.job import Executor, Progress, require_listable
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
+from lpld_labels.format.probe import PROBE, TOLERANCE, probe_difference
 from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.packing import Packed
@@ -156,7 +157,6 @@ class Build:
             _refuse_other_images(pool.images, self.table, self.images)
             present = set(pool.keys)
             _refuse_surplus(self.pool, present, self.wanted, self.settings)
-            self._refuse_other_making(pool.header.lineage)
             views = self.settings.views
             require_alike(
                 pool_identity(pool.header, pool.codec, pool.images, pool.manifest.views),
@@ -165,12 +165,22 @@ class Build:
                 problem="this is another pool",
                 hint=OVERWRITE_HINT,
             )
+            self._refuse_other_making(pool.header.lineage)
             return pool.manifest, present
 
     def _refuse_other_making(self, steps: Iterable[LineageStep]) -> None:
-        """Refuse to add labels in another image order or precision, which no header records."""
+        """Refuse to add labels of another image order, precision or code, which no header records."""
         ours = self.recorded_settings
         for known in (step.parameters for step in steps if step.operation == "build"):
+            difference = probe_difference(known[PROBE], self.ensemble.probe()) if PROBE in known else 0.0
+            if difference > TOLERANCE:
+                raise PoolConflictError(
+                    "the teacher has the weights of the pool's teacher, but gives other outputs",
+                    where=self.pool,
+                    expected="the same outputs on random images",
+                    got=f"outputs that differ by {difference:.0%}",
+                    hint="its code, normalisation or resizing changed; " + AS_BUILT,
+                )
             recorded = known.get(lineage.SETTINGS) or {}
             for name, now in (("replayable_by", ours.replayable_by), ("amp", ours.amp)):
                 if recorded.get(name, now) != now:
@@ -185,7 +195,9 @@ class Build:
     def plan(self, base: Manifest | None, present: Collection[BatchKey], executor: Executor) -> PoolPlan:
         settings = self.recorded_settings
         parent = base.content_digest if base else None
-        step = lineage.step("build", parent, settings, batches=len(self.wanted))
+        step = lineage.step(
+            "build", parent, settings, batches=len(self.wanted), **{PROBE: self.ensemble.probe()}
+        )
         before = base.header.lineage if base else ()
         missing = [key for key in self.wanted if key not in present]
         workers = executor.workers * (self.settings.part.of if self.settings.part else 1)

@@ -28,6 +28,7 @@ from lpld_labels.codecs.topk import KeptClasses, kept_classes, tail_level
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import PoolHeader, ensemble_rule
+from lpld_labels.format.probe import TOLERANCE, probe_difference, probes_of
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.interop.settings import import_parameters
@@ -164,6 +165,11 @@ def wrong_teachers(header: PoolHeader, ensemble: Ensemble) -> tuple[str, ...]:
             expected, given = getattr(theirs, field), getattr(ours, field)
             if expected is not None and not np.allclose(expected, given):
                 problems.append(f"{ours.name} is used with {field} {given}, the pool says {expected}")
+    if not problems and any(True for _ in probes_of(header)):
+        now = ensemble.probe()
+        difference = max(probe_difference(probe, now) for probe in probes_of(header))
+        if difference > TOLERANCE:
+            problems.append(f"outputs on random images differ by {difference:.0%} from those of the build")
     return tuple(problems)
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from lpld_core.settings import TeacherChoice
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import ENSEMBLE_WORDS, EnsembleRule, Teacher
+from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.render import normalise
+
+_PROBE_IMAGES, _PROBE_CLASSES, _PROBE_BLOCK = 4, 32, 8
 
 
 def load_ensemble(
@@ -80,6 +84,16 @@ class Ensemble:
         if self.combine == "average":
             return torch.stack(outputs).mean(dim=0).cpu()
         return normalised_mean(outputs).cpu()
+
+    def probe(self) -> list[float]:
+        """Return outputs for random images, of the first classes (lpld_labels/format/probe.py)."""
+        height, width = self.input_size
+        draws = keyed_generator(0, Stream.PROBE)
+        noise = draws.integers(0, 128, (_PROBE_IMAGES, 3, height, width), np.uint8)
+        coarse = noise[:, :, ::_PROBE_BLOCK, ::_PROBE_BLOCK].repeat(_PROBE_BLOCK, 2).repeat(_PROBE_BLOCK, 3)
+        pixels = torch.from_numpy(noise // 2 + coarse[:, :, :height, :width])
+        outputs = self.logits(pixels)[:, :_PROBE_CLASSES]
+        return [float(f"{value:.5g}") for value in outputs.flatten().tolist()]
 
 
 def normalised_mean(outputs: Sequence[torch.Tensor]) -> torch.Tensor:

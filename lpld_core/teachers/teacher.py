@@ -76,12 +76,20 @@ def load_teacher(
     source = network_source(name)
     network = _with_weights(source, str(weights), classes)
     network = _expecting(network, input_size, mean, std)
+    if network.input_size is None or network.mean is None or network.std is None:
+        raise InvalidArgumentError(
+            "the network does not declare its input size and normalisation",
+            where=name,
+            hint="give --size, --mean and --std, or set input_size, mean and std on the module that the "
+            "factory returns",
+        )
     model = network.module.to(device).to(memory_format=torch.channels_last)
     model.eval().requires_grad_(False)
     count = output_classes(model, network.input_size, name)
     if classes is not None and count != classes:
         raise _wrong_classes(name, classes, count)
-    description = Teacher(name=name, weights_digest=weights_digest(model), mean=network.mean, std=network.std)
+    mean, std = tuple(map(float, network.mean)), tuple(map(float, network.std))
+    description = Teacher(name=name, weights_digest=weights_digest(model), mean=mean, std=std)
     return LoadedTeacher(model=model, description=description, input_size=network.input_size, classes=count)
 
 
@@ -109,11 +117,19 @@ def _with_weights(source: NetworkSource, weights: str, classes: int | None) -> N
 def _expecting(
     network: Network, size: Sequence[int] | None, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> Network:
-    height, width = network.input_size if size is None else size
+    """Return the network with other expectations, where they are given."""
+    size = network.input_size if size is None else size
     mean, std = (network.mean if mean is None else mean), (network.std if std is None else std)
-    require_normalisation(mean, std, where="teacher")
-    mean, std = tuple(map(float, mean)), tuple(map(float, std))
-    return replace(network, input_size=(int(height), int(width)), mean=mean, std=std)
+    if mean is not None and std is not None:
+        require_normalisation(mean, std, where="teacher")
+    if size is not None and (len(size) != 2 or min(size) < 1):
+        raise InvalidArgumentError("input size is wrong", where="teacher", expected="height, width", got=size)
+    return replace(
+        network,
+        input_size=None if size is None else (int(size[0]), int(size[1])),
+        mean=None if mean is None else tuple(mean),
+        std=None if std is None else tuple(std),
+    )
 
 
 @torch.inference_mode()

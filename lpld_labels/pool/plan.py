@@ -224,7 +224,7 @@ def require_alike(
     expected: Mapping[str, Any], got: Mapping[str, Any], *, where: object, problem: str, hint: str
 ) -> None:
     """Refuse pools with different identities. expected, got: from `pool_identity`."""
-    for name, wanted, found in sorted(differences(expected, got)):
+    for name, wanted, found in differences(expected, got):
         raise PoolConflictError(
             f"{problem}: field '{name}' differs", where=where, expected=wanted, got=found, hint=hint
         )

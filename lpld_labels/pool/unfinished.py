@@ -26,6 +26,7 @@ from typing import Any
 from lpld_labels.errors import PoolConflictError, StagingMismatchError
 from lpld_labels.format.digests import file_digest
 from lpld_labels.format.manifest import Manifest
+from lpld_labels.format.probe import PROBE, TOLERANCE, probe_difference
 from lpld_labels.format.schema import MANIFEST_FILE, POOL_DIRECTORIES
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.io.locks import locked_directory, try_lock
@@ -95,7 +96,7 @@ class Unfinished:
         if not self._plan():
             self._create(plan)
         found = self._plan()
-        different = sorted(differences(found["identity"], wanted))
+        different = differences(found["identity"], wanted)
         if different and overwrite:
             self.delete()
             self._create(plan)
@@ -199,13 +200,21 @@ def as_json(values: Mapping[str, Any]) -> Any:
     return from_json(to_json({**values}), where="plan")
 
 
-def differences(found: Any, wanted: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield (field, found, wanted) where two JSON documents differ."""
+def differences(found: Any, wanted: Any) -> list[tuple[str, str, str]]:
+    """Return (field, found, wanted) where two JSON documents differ; probes have a tolerance."""
+    return sorted(_differences(found, wanted, ""), key=lambda one: (one[0].endswith(PROBE), one))
+
+
+def _differences(found: Any, wanted: Any, name: str) -> Iterator[tuple[str, str, str]]:
     if isinstance(found, dict) and isinstance(wanted, dict):
         for key in found.keys() | wanted.keys():
-            yield from differences(found.get(key), wanted.get(key), f"{name}.{key}" if name else key)
+            yield from _differences(found.get(key), wanted.get(key), f"{name}.{key}" if name else key)
+    elif name.endswith(PROBE) and isinstance(wanted, list):
+        difference = probe_difference(found, wanted)
+        if difference > TOLERANCE:
+            yield name, "the same outputs on random images", f"outputs that differ by {difference:.0%}"
     elif isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
         for number, pair in enumerate(zip(found, wanted, strict=True)):
-            yield from differences(*pair, f"{name}.{number}")
+            yield from _differences(*pair, f"{name}.{number}")
     elif found != wanted:
         yield name, repr(found)[:200], repr(wanted)[:200]

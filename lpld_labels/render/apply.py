@@ -213,8 +213,12 @@ def resize_torch(crop: Pixels, height: int, width: int) -> torch.Tensor:
 
 
 def _resize_pil(method: Image.Resampling, crop: Pixels, height: int, width: int) -> torch.Tensor:
-    """Resize the crop alone by Pillow, as torchvision does with PIL images."""
-    return torch.from_numpy(np.array(Image.fromarray(crop).resize((width, height), method)))
+    """Resize the crop alone by Pillow, as torchvision does with PIL images: columns first, then rows.
+
+    In two steps, because Pillow 13 resizes the rows of tall crops first.
+    """
+    columns = Image.fromarray(crop).resize((width, crop.shape[0]), method)
+    return torch.from_numpy(np.array(columns.resize((width, height), method)))
 
 
 RESIZERS: dict[str, Resizer] = {

@@ -15,6 +15,7 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.format.probe import PROBE, probes_of
 from lpld_labels.format.records import BatchKey
 from lpld_labels.io.addresses import Location, is_address
 from lpld_labels.io.remote import RemoteStore
@@ -22,7 +23,7 @@ from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 from lpld_labels.pool.packing import Packed, PackedImages, carried
 from lpld_labels.pool.plan import PoolPlan, cut_by_size, pool_identity, require_alike
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.unfinished import Unfinished, finish, unfinished
+from lpld_labels.pool.unfinished import Unfinished, differences, finish, unfinished
 from lpld_labels.render.images import (
     AHEAD,
     THREADS,
@@ -110,6 +111,16 @@ def merge_pools(
             problem="pools cannot be merged",
             hint="merge pools of the same images, teachers, settings and codec; encode them afterwards",
         )
+    probes = [(pool, probe) for pool in pools for probe in probes_of(pool.header)]
+    for pool, probe in probes:
+        for field, expected, got in differences({PROBE: probes[0][1]}, {PROBE: probe}):
+            raise PoolConflictError(
+                f"pools cannot be merged: the {field} of their teachers differs",
+                where=pool.location,
+                expected=expected,
+                got=got,
+                hint="the teacher's code, normalisation or resizing changed between the builds",
+            )
     places = dict(sorted(_places(pools).items()))
     if images is not None:
         check_images(images)

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD
 from lpld_core.networks.weights import weights_digest
 from lpld_core.settings import SqueezeSettings, Update
 from lpld_core.squeeze.squeeze import ClassMoments, batch_rows, gather, statistics_of
@@ -22,6 +23,8 @@ MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 class TinyNet(nn.Module):
     """Two convolutions with BatchNorm, a side branch that only training uses, a linear head."""
+
+    input_size, mean, std = (224, 224), IMAGENET_MEAN, IMAGENET_STD
 
     def __init__(self, classes: int, *, batchnorm: bool = True) -> None:
         super().__init__()

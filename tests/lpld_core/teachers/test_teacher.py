@@ -4,6 +4,7 @@ import pickle
 import sys
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -187,8 +188,9 @@ def test_timm_models_load() -> None:
 
 def test_factories_load_and_their_faults_are_named() -> None:
     here = "tests.lpld_core.teachers.test_teacher"
-    teacher = load_teacher(f"{here}:three_classes")
-    assert (teacher.classes, teacher.input_size, teacher.mean) == (3, (224, 224), IMAGENET_MEAN)
+    expects: dict[str, Any] = {"input_size": (9, 9), "mean": IMAGENET_MEAN, "std": (1, 1, 1)}
+    teacher = load_teacher(f"{here}:three_classes", **expects)
+    assert (teacher.classes, teacher.input_size, teacher.mean) == (3, (9, 9), IMAGENET_MEAN)
     for name, problem in {
         f"{here}:not_a_classifier": "not a classifier",
         f"{here}:not_a_network": "did not return a network",
@@ -197,7 +199,7 @@ def test_factories_load_and_their_faults_are_named() -> None:
         f"{here}:SMALL": "not callable",
     }.items():
         with pytest.raises(InvalidArgumentError, match=problem):
-            load_teacher(name)
+            load_teacher(name, **expects)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,10 @@ def _view(views: ViewBatch, slot: int, image: Pixels, settings: Augmentation) ->
     size = (settings.output_height, settings.output_width)
     if settings.resize != "torch":
         mode = InterpolationMode.BICUBIC if settings.resize == "pil_bicubic" else InterpolationMode.BILINEAR
-        picture = functional.resized_crop(Image.fromarray(image), top, left, height, width, size, mode)
+        # Columns first, whatever Pillow would do at once.
+        columns = (height, size[1])
+        picture = functional.resized_crop(Image.fromarray(image), top, left, height, width, columns, mode)
+        picture = functional.resize(picture, size, mode)
         view = np.asarray(functional.hflip(picture) if views.flips[slot] else picture)
     else:
         # Planes instead of channels-last: another loop of PyTorch's, which must give the same values.

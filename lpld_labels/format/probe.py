@@ -1,0 +1,45 @@
+"""Probes: outputs of a teacher on a few random images, recorded when a pool is built.
+
+Weights alone do not show what a network computes: its code, normalisation and resizing count as well. Probes
+are compared with a tolerance, so that other devices and precisions pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lpld_labels.format.manifest import PoolHeader
+
+PROBE = "probe"
+"""The parameter of a step of lineage that holds one: a list of numbers."""
+TOLERANCE = 0.02
+
+
+def probe_difference(recorded: Any, now: Sequence[float]) -> float:
+    """Return the RMS difference of two probes relative to their spread; infinity if they do not compare."""
+    try:
+        first, second = (np.asarray(values, np.float64) for values in (recorded, now))
+    except (TypeError, ValueError):
+        return np.inf
+    if first.shape != second.shape or not np.isfinite(first).all():
+        return np.inf
+    spread = max(first.std(), second.std())
+    difference = float(np.sqrt(np.mean((first - second) ** 2)))
+    return float(difference / spread) if spread else difference
+
+
+def probes_of(header: PoolHeader) -> Iterator[Any]:
+    """Yield the probes in a pool's lineage, and in those of the pools it was merged from."""
+    for step in header.lineage:
+        yield from _probes(step.parameters)
+
+
+def _probes(parameters: Mapping[str, Any]) -> Iterator[Any]:
+    if PROBE in parameters:
+        yield parameters[PROBE]
+    for pool in parameters.get("pools", ()):
+        for step in pool["lineage"]:
+            yield from _probes(step["parameters"])
