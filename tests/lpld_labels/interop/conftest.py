@@ -10,7 +10,7 @@ import pytest
 
 from lpld_labels.interop.importing import ImportReport, import_labels
 from tests.conftest import SHARED_DATA
-from tests.lpld_labels.interop.written_references import WRITERS, write_reference_images
+from tests.lpld_labels.interop.label_folders import write_images, write_reference
 
 REFERENCES = {
     "sre2l_mixup": ("in1k", "sre2l"),
@@ -53,9 +53,9 @@ def reference(
     def get(name: str) -> Reference:
         found = Reference(labels=root / name, images=root / "images" / REFERENCES[name][0])
         if not found.images.exists():
-            write_reference_images(found.images, found.images.name)
+            write_images(found.images, 24, size=64 if found.images.name == "tiny" else 224)
         if not found.labels.exists():
-            WRITERS[name](found.labels)
+            write_reference(found.labels, name)
         return found
 
     return get
