@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,128 +13,122 @@ from PIL import Image
 
 from benchmarks.common.photos import photo_folder
 from lpld_core.relabel.build import build_pool
-from lpld_core.relabel.verify_teacher import verify_with_teacher
+from lpld_core.relabel.verify_teacher import TeacherCheck, verify_with_teacher
 from lpld_core.settings import TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
 from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.pool.reader import PoolReader
-from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
+from tests.lpld_core.image_folders import NETWORK, SMALL_BUILD
 
-LITE0 = "tests.lpld_core.efficientnet_lite:lite0"
-
-
-def choice(name: str = NETWORK) -> TeacherChoice:
-    return TeacherChoice(name=name, weights="random", input_size=(SIDE, SIDE))
+Verify = Callable[..., TeacherCheck]
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("images") / "folder", side=24)
+@pytest.fixture
+def verify(images: Path, ensemble: Ensemble, pool_path: Path) -> Verify:
+    """Verify a pool, by default the shared one with its teacher."""
+
+    def verified(
+        teachers: Any = ensemble.teachers, pool: Path = pool_path, images: Path = images, **options: Any
+    ) -> TeacherCheck:
+        with PoolReader(pool) as reader:
+            return verify_with_teacher(reader, images, teachers, **{"batches": 100, **options})
+
+    return verified
 
 
-@pytest.fixture(scope="module")
-def ensemble() -> Ensemble:
-    return load_ensemble([choice()], classes=3)
-
-
-def built(images: Path, path: Path, ensemble: Ensemble, **settings: object) -> Path:
-    changed = replace(SMALL_BUILD, **{"epochs": 2, **settings})  # type: ignore[arg-type]
-    build_pool(images, path, changed, ensemble=ensemble)
-    return path
-
-
-@pytest.mark.parametrize("codec", ["f16", "f32", "int8"])
-@pytest.mark.parametrize("mix", ["none", "cutmix", "mixup"])
+@pytest.mark.parametrize(
+    ("codec", "mix"),
+    [("f16", "none"), ("f16", "cutmix"), ("f16", "mixup"), ("f32", "mixup"), ("int8", "none")],
+)
 def test_what_was_built_agrees(
-    images: Path, ensemble: Ensemble, tmp_path: Path, codec: str, mix: str
+    verify: Verify, images: Path, ensemble: Ensemble, tmp_path: Path, codec: str, mix: Any
 ) -> None:
-    path = built(images, tmp_path / "pool", ensemble, codec=codec, mix=mix, cutout_fraction=0.3)
-    with PoolReader(path) as pool:
-        check = verify_with_teacher(pool, images, ensemble.teachers, batches=100)
+    settings = replace(SMALL_BUILD, epochs=2, codec=codec, mix=mix, cutout_fraction=0.3)
+    build_pool(images, tmp_path / "pool", settings, ensemble=ensemble)
+    check = verify(pool=tmp_path / "pool")
     assert check.agrees
     assert (check.batches, check.rows, check.rows_above_tolerance) == (12, 54, 0)
     assert check.top1_agreement + check.near_ties / check.rows >= 1
     assert check.first_difference is None
 
 
-def test_an_ensemble_agrees(images: Path, tmp_path: Path) -> None:
-    pair = load_ensemble([choice(), choice("small-resnet10:width=12")], classes=3)
-    path = built(images, tmp_path / "pool", pair)
-    with PoolReader(path) as pool:
-        assert verify_with_teacher(pool, images, pair.teachers).agrees
-        swapped = verify_with_teacher(pool, images, pair.teachers[::-1])
-        assert len(swapped.wrong_teachers) == 2
-        alone = verify_with_teacher(pool, images, pair.teachers[0])
-        assert alone.wrong_teachers == ("the pool has 2 teachers, 1 were given",)
-        assert alone.rows_above_tolerance > 0
+def test_an_ensemble_agrees(verify: Verify, choice: TeacherChoice, images: Path, tmp_path: Path) -> None:
+    pair = load_ensemble([choice, replace(choice, name="small-resnet10:width=12")], classes=3)
+    build_pool(images, tmp_path / "pool", replace(SMALL_BUILD, epochs=1), ensemble=pair)
+    assert verify(pair.teachers, tmp_path / "pool").agrees
+    assert len(verify(pair.teachers[::-1], tmp_path / "pool").wrong_teachers) == 2
+    alone = verify(pair.teachers[0], tmp_path / "pool")
+    assert alone.wrong_teachers == ("the pool has 2 teachers, 1 were given",)
+    assert alone.rows_above_tolerance > 0
 
 
-@pytest.mark.parametrize("tolerance", [float("nan"), float("inf"), -1.0])
-def test_a_tolerance_that_nothing_is_above_is_refused(
-    images: Path, ensemble: Ensemble, tmp_path: Path, tolerance: float
+@pytest.mark.parametrize(
+    ("teacher", "classes", "options", "message"),
+    [
+        (None, 3, {"tolerance": float("nan")}, "tolerance is wrong"),
+        (None, 3, {"tolerance": float("inf")}, "tolerance is wrong"),
+        (None, 3, {"tolerance": -1.0}, "tolerance is wrong"),
+        (NETWORK, 4, {}, "number of classes"),
+        (None, 3, {"batches": 0}, "nothing to compare"),
+    ],
+)
+def test_questions_without_an_answer_are_refused(
+    verify: Verify, teacher: str | None, classes: int, options: dict[str, Any], message: str
 ) -> None:
-    path = built(images, tmp_path / "pool", ensemble)
-    with PoolReader(path) as pool, pytest.raises(InvalidArgumentError, match="tolerance is wrong"):
-        verify_with_teacher(pool, images, ensemble.teachers, tolerance=tolerance)
+    given = {} if teacher is None else {"teachers": load_teacher(teacher, weights="random", classes=classes)}
+    with pytest.raises(InvalidArgumentError, match=message):
+        verify(**given, **options)
 
 
-def test_a_wrong_teacher_is_named(images: Path, ensemble: Ensemble, tmp_path: Path) -> None:
-    path = built(images, tmp_path / "pool", ensemble)
-    other = load_teacher("small-resnet10:width=9", weights="random", classes=3)
-    with PoolReader(path) as pool:
-        check = verify_with_teacher(pool, images, other)
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [("small-resnet10:width=9", {}, "small-resnet10:width=9"), (NETWORK, {"mean": (0.5,) * 3}, "mean")],
+)
+def test_a_wrong_teacher_or_normalisation_is_named(
+    verify: Verify, images: Path, name: str, options: dict[str, Any], said: str
+) -> None:
+    check = verify(load_teacher(name, weights="random", classes=3, **options))
     assert not check.agrees
     assert check.rows_above_tolerance > 0
-    assert "small-resnet10:width=9" in check.wrong_teachers[0]
-    first = check.first_difference
-    assert first is not None
-    assert first.difference > 0
-    assert (images / first.image).is_file()
+    assert said in check.wrong_teachers[0]
+    assert check.first_difference is not None
+    assert check.first_difference.difference > 0
+    assert (images / check.first_difference.image).is_file()
 
 
-def test_another_normalisation_is_named(images: Path, ensemble: Ensemble, tmp_path: Path) -> None:
-    path = built(images, tmp_path / "pool", ensemble)
-    other = load_teacher(NETWORK, weights="random", classes=3, mean=(0.5, 0.5, 0.5))
-    with PoolReader(path) as pool:
-        check = verify_with_teacher(pool, images, other)
-    assert "mean" in check.wrong_teachers[0]
-    assert check.rows_above_tolerance > 0
-
-
-def test_another_resize_code_is_caught(images: Path, ensemble: Ensemble, tmp_path: Path) -> None:
-    path = built(images, tmp_path / "pool", ensemble, resize="pil")
-    manifest = json.loads((path / "pool.json").read_text())
+def test_another_resize_code_is_caught(
+    verify: Verify, images: Path, ensemble: Ensemble, tmp_path: Path
+) -> None:
+    build_pool(images, tmp_path / "pool", replace(SMALL_BUILD, epochs=2, resize="pil"), ensemble=ensemble)
+    manifest = json.loads((tmp_path / "pool/pool.json").read_text())
     manifest["augmentation"]["resize"] = "torch"
-    (path / "pool.json").write_text(json.dumps(manifest))
-    with PoolReader(path) as pool:
-        check = verify_with_teacher(pool, images, ensemble.teachers, batches=12)
+    (tmp_path / "pool/pool.json").write_text(json.dumps(manifest))
+    check = verify(pool=tmp_path / "pool")
     assert not check.agrees
     assert not check.wrong_teachers
     assert check.first_difference is not None
 
 
-def test_a_changed_image_is_named(images: Path, ensemble: Ensemble, tmp_path: Path) -> None:
+def test_a_changed_image_is_named(verify: Verify, images: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(images, tmp_path / "images")
-    path = built(folder, tmp_path / "pool", ensemble)
     changed = folder / "class1/004.png"
     with Image.open(changed) as image:
         pixels = np.array(image)
     pixels[0, 0] ^= 1
     Image.fromarray(pixels).save(changed)
-    with PoolReader(path) as pool, pytest.raises(ImageMismatchError, match=r"class1/004\.png.*has changed"):
-        verify_with_teacher(pool, folder, ensemble.teachers, batches=12)
+    with pytest.raises(ImageMismatchError, match=r"class1/004\.png.*has changed"):
+        verify(images=folder)
 
 
 def test_the_first_wrong_row_is_the_one_that_was_changed(
-    images: Path, ensemble: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verify: Verify, pool_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = built(images, tmp_path / "pool", ensemble)
     real = PoolReader.read
 
-    def wrong_row(self: PoolReader, key: tuple[int, int], **options: object) -> LabelBatch:
-        batch = real(self, key, **options)  # type: ignore[arg-type]
+    def wrong_row(self: PoolReader, key: tuple[int, int], **options: Any) -> LabelBatch:
+        batch = real(self, key, **options)
         if key != (1, 2):
             return batch
         labels = batch.labels.copy()
@@ -140,37 +136,27 @@ def test_the_first_wrong_row_is_the_one_that_was_changed(
         return replace(batch, labels=labels)
 
     monkeypatch.setattr(PoolReader, "read", wrong_row)
-    with PoolReader(path) as pool:
-        check = verify_with_teacher(pool, images, ensemble.teachers, batches=12)
-        first = check.first_difference
-        assert first is not None
-        assert (first.key, first.slot, check.rows_above_tolerance) == (BatchKey(1, 2), 3, 1)
+    check = verify()
+    first = check.first_difference
+    assert first is not None
+    assert (first.key, first.slot, check.rows_above_tolerance) == (BatchKey(1, 2), 3, 1)
+    with PoolReader(pool_path) as pool:
         assert first.image == pool.images.paths[int(real(pool, (1, 2)).images[3])]
-        assert first.difference == pytest.approx(0.05, abs=0.01)
-        assert verify_with_teacher(pool, images, ensemble.teachers, batches=12, tolerance=0.2).agrees
-
-
-def test_questions_without_an_answer_are_refused(images: Path, ensemble: Ensemble, tmp_path: Path) -> None:
-    path = built(images, tmp_path / "pool", ensemble)
-    with PoolReader(path) as pool:
-        four = load_teacher(NETWORK, weights="random", classes=4)
-        with pytest.raises(InvalidArgumentError, match="number of classes"):
-            verify_with_teacher(pool, images, four)
-        with pytest.raises(InvalidArgumentError, match="nothing to compare"):
-            verify_with_teacher(pool, images, ensemble.teachers, batches=0)
+    assert first.difference == pytest.approx(0.05, abs=0.01)
+    assert verify(tolerance=0.2).agrees
 
 
 def test_a_real_teacher_on_photos(tmp_path: Path) -> None:
     pytest.importorskip("efficientnet_lite_pytorch")
-    photos = photo_folder(tmp_path / "photos", side=224, count=12)
-    teacher: LoadedTeacher = load_teacher(LITE0)
+    photos = photo_folder(tmp_path / "photos", side=224, count=6)
+    teacher: LoadedTeacher = load_teacher("tests.lpld_core.efficientnet_lite:lite0")
     assert (teacher.classes, teacher.input_size) == (1000, (224, 224))
     settings = replace(SMALL_BUILD, epochs=1, batch_size=6)
     build_pool(photos, tmp_path / "pool", settings, ensemble=Ensemble([teacher]))
     with PoolReader(tmp_path / "pool") as pool:
         check = verify_with_teacher(pool, photos, teacher)
         assert check.agrees
-        assert (check.rows, check.rows_above_tolerance) == (12, 0)
+        assert (check.rows, check.rows_above_tolerance) == (6, 0)
         assert check.largest_difference < 0.01
         pool.header = replace(pool.header, augmentation=replace(pool.header.augmentation, resize="pil"))
         assert verify_with_teacher(pool, photos, teacher).rows_above_tolerance > 0
