@@ -1,19 +1,27 @@
-"""RDED's choice and stitching as its program does it, said again in plain torch, pixel for pixel."""
+"""rded: which crops it chooses, how it lays them out, and that it resumes with the same real images only."""
 
 from __future__ import annotations
 
+import itertools
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torch import Tensor, nn
 
 from lpld_core.images import RealFolder
 from lpld_core.recover.rded import stitch_class
+from lpld_core.recover.run import RunSummary, recover_images
 from lpld_core.recover.settings import RdedSettings
+from lpld_core.settings import Part
+from lpld_core.teachers.teacher import LoadedTeacher
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.exec.job import run_task
 from lpld_labels.format.drawing import draw_crops
-from lpld_labels.format.manifest import Augmentation
+from lpld_labels.format.manifest import Augmentation, Teacher
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.render.apply import resize_torch
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
@@ -60,3 +68,153 @@ def test_padded_tiles_are_chosen_and_laid_out_as_published(tmp_path: Path, label
     found = run_task(steps, lambda units: True)
     assert found is not None
     assert torch.equal(found.fact, published(folder, label))
+
+
+# Choices that can be told by brightness
+
+
+class Brightness(nn.Module):
+    """A classifier that takes an image for class 1 the surer, the brighter it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()), requires_grad=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        bright = images.mean(dim=(1, 2, 3)) * self.weight
+        return torch.stack([-bright, bright], dim=1)
+
+
+def brightness_teacher() -> LoadedTeacher:
+    description = Teacher(name="tests:brightness", mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    return LoadedTeacher(model=Brightness(), description=description, input_size=(8, 8), classes=2)
+
+
+def grey_folder(root: Path, greys: list[int]) -> RealFolder:
+    for name in ("dark", "light"):
+        (root / name).mkdir(parents=True)
+        for number, grey in enumerate(greys):
+            Image.new("RGB", (20, 14), (grey, grey, grey)).save(root / name / f"{number}.png")
+    return RealFolder.open(root)
+
+
+def test_rded_stitches_the_crops_the_teacher_is_surest_of(tmp_path: Path) -> None:
+    greys = [10, 200, 30, 120, 220, 60, 90, 250, 160, 70]
+    real = grey_folder(tmp_path / "real", greys)
+    settings = RdedSettings(ipc=2, size=(8, 8), crops=3, format="png")
+    recover_images(brightness_teacher(), tmp_path / "out", settings=settings, real=real)
+    tiles = {}
+    for name in ("dark", "light"):
+        images = [np.asarray(Image.open(path)) for path in sorted((tmp_path / "out" / name).iterdir())]
+        assert [image.shape for image in images] == [(8, 8, 3)] * 2
+        tiles[name] = [
+            [int(image[top : top + 4, left : left + 4].mean()) for top in (0, 4) for left in (0, 4)]
+            for image in images
+        ]
+    ordered = sorted(greys)
+    assert sorted(itertools.chain(*tiles["dark"])) == ordered[:8]
+    assert sorted(itertools.chain(*tiles["light"])) == ordered[2:]
+    assert tiles["light"] == [[250, 200, 120, 70], [220, 160, 90, 60]]
+
+
+def test_rded_keeps_the_best_crop_of_an_image(tmp_path: Path) -> None:
+    (tmp_path / "real" / "a").mkdir(parents=True)
+    (tmp_path / "real" / "b").mkdir()
+    ramp = np.repeat(np.linspace(0, 255, 64, dtype=np.uint8)[None, :, None], 64, axis=0).repeat(3, axis=2)
+    for name in ("a", "b"):
+        Image.fromarray(ramp).save(tmp_path / "real" / name / "ramp.png")
+    real = RealFolder.open(tmp_path / "real")
+    brightness = {}
+    for crops in (1, 12):
+        settings = RdedSettings(ipc=1, size=(8, 8), tiles=1, crops=crops, format="png")
+        out = tmp_path / f"out{crops}"
+        recover_images(brightness_teacher(), out, settings=settings, real=real)
+        for name in ("a", "b"):
+            brightness[name, crops] = float(np.asarray(Image.open(out / name / f"{name}_00000.png")).mean())
+    assert brightness["a", 12] < brightness["a", 1]
+    assert brightness["b", 12] > brightness["b", 1]
+
+
+def test_rded_refuses_classes_with_too_few_images(tmp_path: Path) -> None:
+    real = RealFolder.open(noisy_folder(tmp_path / "real", classes=4, images=7))
+    with pytest.raises(InvalidArgumentError, match=r"'class0' has too few real images.*expected 8.*got 7"):
+        recover_images(tiny_teacher(), tmp_path / "out", settings=RdedSettings(ipc=2, size=(8, 8)), real=real)
+    assert not (tmp_path / "out").exists()
+    three = RealFolder.open(noisy_folder(tmp_path / "three", classes=3, images=4))
+    with pytest.raises(InvalidArgumentError, match=r"expected 4 .the teacher's., got 3"):
+        recover_images(
+            tiny_teacher(), tmp_path / "out", settings=RdedSettings(ipc=1, size=(8, 8)), real=three
+        )
+
+
+# Real images
+
+
+SMALL = RdedSettings(ipc=1, size=(8, 8), crops=1)
+FIELD = "real_images_digest"
+
+
+def write_real(root: Path, *, seed: int) -> Path:
+    """Write images that are not compressed: whatever they show, all are as long."""
+    random = np.random.default_rng(seed)
+    for label in range(4):
+        (root / f"class{label}").mkdir(parents=True)
+        for number in range(4):
+            pixels = random.integers(0, 256, (10, 10, 3), np.uint8)
+            Image.fromarray(pixels).save(root / f"class{label}" / f"{number}.bmp")
+    return root
+
+
+def stitch(out: Path, real: Path, part: Part | None = None, *, overwrite: bool = False) -> RunSummary:
+    folder = RealFolder.open(real)
+    return recover_images(tiny_teacher(), out, settings=SMALL, real=folder, part=part, overwrite=overwrite)
+
+
+def images_of(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(out.rglob("*.jpg"))}
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    return write_real(tmp_path / "real", seed=0)
+
+
+@pytest.fixture
+def other(tmp_path: Path, real: Path) -> Path:
+    """Other images under the same names and of the same sizes."""
+    folder = write_real(tmp_path / "other", seed=1)
+    assert RealFolder.open(folder).listing_digest() == RealFolder.open(real).listing_digest()
+    return folder
+
+
+@pytest.mark.parametrize("part", [Part(number=1, of=3), None])
+def test_other_real_images_are_not_mixed_in(
+    tmp_path: Path, real: Path, other: Path, part: Part | None
+) -> None:
+    """Neither into a part of the images, nor are they said to be what all were made of."""
+    out = tmp_path / "out"
+    stitch(out, real, part)
+    before = images_of(out)
+    with pytest.raises(PoolConflictError, match=f"'{FIELD}' differs") as caught:
+        stitch(out, other)
+    assert "--overwrite" in caught.value.hint
+    assert images_of(out) == before
+    stitch(out, other, overwrite=True)
+    stitch(tmp_path / "alone", other)
+    assert images_of(out) == images_of(tmp_path / "alone")
+
+
+def test_an_image_more_is_another_folder(tmp_path: Path, real: Path) -> None:
+    stitch(tmp_path / "out", real, Part(number=1, of=3))
+    shutil.copy(real / "class0" / "0.bmp", real / "class3" / "9.bmp")
+    with pytest.raises(PoolConflictError, match=f"'{FIELD}' differs"):
+        stitch(tmp_path / "out", real)
+
+
+def test_copies_of_the_real_images_are_the_same(tmp_path: Path, real: Path) -> None:
+    """Machines that make parts may have one each."""
+    stitch(tmp_path / "whole", real)
+    copied = Path(shutil.copytree(real, tmp_path / "copied", copy_function=shutil.copyfile))
+    stitch(tmp_path / "out", real, Part(number=1, of=2))
+    assert stitch(tmp_path / "out", copied, Part(number=2, of=2)).complete
+    assert images_of(tmp_path / "out") == images_of(tmp_path / "whole")

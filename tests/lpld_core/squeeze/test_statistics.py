@@ -76,25 +76,6 @@ def test_exact_moments_are_those_of_all_images_whatever_the_batches(size: int, o
             torch.testing.assert_close(layer.variance[label], variance.float(), rtol=1e-5, atol=1e-6)
 
 
-def test_moving_average_updates_only_the_classes_in_a_batch() -> None:
-    teacher = tiny_teacher()
-    images, labels = data()
-    found = collect_statistics(
-        teacher, batches(images, labels, 5), class_names=NAMES, update="ema", momentum=0.3
-    )
-    for layer in found.layers:
-        values = activations(teacher.model, images)[layer.name]
-        mean, variance = torch.zeros_like(layer.mean), torch.ones_like(layer.variance)
-        for start in range(0, len(labels), 5):
-            part, part_labels = values[start : start + 5], labels[start : start + 5]
-            for label in sorted(set(part_labels.tolist())):
-                now = plain_moments(part[part_labels == label])
-                mean[label] = 0.7 * mean[label] + 0.3 * now[0].float()
-                variance[label] = 0.7 * variance[label] + 0.3 * now[1].float()
-        torch.testing.assert_close(layer.mean, mean, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(layer.variance, variance, rtol=1e-5, atol=1e-5)
-
-
 def test_moving_average_is_the_published_one_in_float64() -> None:
     """The published layer: mask a class, mean and biased variance, (1 - m) old + m new, from 0 and 1."""
     teacher = tiny_teacher(dtype=torch.float64)
@@ -138,12 +119,8 @@ def test_file_gives_back_what_was_saved(tmp_path: Path) -> None:
     saved = collect_statistics(teacher, batches(*data(), 8), class_names=NAMES, update="ema", momentum=0.2)
     saved.save(tmp_path / "s.safetensors")
     loaded = ClassStatistics.load(tmp_path / "s.safetensors")
-    assert (loaded.teacher, loaded.class_names, loaded.update, loaded.momentum) == (
-        teacher.description,
-        NAMES,
-        "ema",
-        0.2,
-    )
+    assert (loaded.teacher, loaded.class_names) == (teacher.description, NAMES)
+    assert (loaded.update, loaded.momentum) == ("ema", 0.2)
     assert torch.equal(loaded.counts, saved.counts)
     assert loaded.digest() == saved.digest()
     for a, b in zip(loaded.layers, saved.layers, strict=True):
