@@ -18,12 +18,12 @@ from tests.lpld_core.image_folders import SIDE
 Rows = list[list[list[int]]]
 """Of each step, the keys (epoch, batch, slot) of its rows."""
 
-_EPOCHS = {"epochs": 3, "learning_rate": 0.01, "evaluate_every": 1}
+_EPOCHS: dict[str, Any] = {"epochs": 3, "learning_rate": 0.01, "evaluate_every": 1}
 _PLAIN = "tests.lpld_core.networks:double_net"
 _BATCHNORM = "tests.lpld_core.networks:double_batchnorm_net"
 CASES = {
     # Steps are label batches.
-    "label batches": TrainSettings(student=_PLAIN, **_EPOCHS),  # type: ignore[arg-type]
+    "label batches": TrainSettings(student=_PLAIN, **_EPOCHS),
     "cut": TrainSettings(
         student=_PLAIN,
         batch_size=24,
@@ -31,11 +31,11 @@ CASES = {
         optimizer="sgd",
         ema=0.9,
         student_temperature="calibrated",
-        **_EPOCHS,  # type: ignore[arg-type]
+        **_EPOCHS,
     ),
-    "true classes": TrainSettings(student=_PLAIN, batch_size=12, loss="mse+gt", **_EPOCHS),  # type: ignore[arg-type]
+    "true classes": TrainSettings(student=_PLAIN, batch_size=12, loss="mse+gt", **_EPOCHS),
     # It has parameters that are not used, too.
-    "batchnorm": TrainSettings(student=_BATCHNORM, **_EPOCHS),  # type: ignore[arg-type]
+    "batchnorm": TrainSettings(student=_BATCHNORM, **_EPOCHS),
 }
 
 

@@ -34,26 +34,16 @@ from lpld_labels.loader.schedule import SAMPLINGS
 from lpld_labels.settings import setting_fields
 
 
-def test_cosine_falls_from_one_to_nothing() -> None:
+def test_rates_fall_along_cosines_after_a_linear_warm_up() -> None:
     settings = TrainSettings(epochs=10)
-    assert rate_factor(settings, 0) == 1
-    assert rate_factor(settings, 5) == pytest.approx(0.5)
-    assert rate_factor(settings, 10) == pytest.approx(0)
-
-
-def test_smoothed_cosine_ends_half_way() -> None:
-    settings = TrainSettings(epochs=10, schedule="smoothed-cosine")
-    assert rate_factor(settings, 5) == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
-    assert rate_factor(settings, 10) == pytest.approx(0.5)
-
-
-def test_warm_up_is_linear() -> None:
-    settings = EXPERIMENT_PRESETS["tiny"].train
-    assert rate_factor(settings, 0) == pytest.approx(0.01)
-    assert rate_factor(settings, 2.5) == rate_factor(settings, 2) == pytest.approx(0.01 + 0.99 * 2 / 5)
-    assert rate_factor(replace(settings, rate_steps="step"), 2.5) == pytest.approx((0.01 + 1) / 2)
-    assert rate_factor(settings, 5) == 1
-    assert rate_factor(settings, 100) == pytest.approx(0)
+    assert [rate_factor(settings, epoch) for epoch in (0, 5, 10)] == pytest.approx([1, 0.5, 0])
+    smoothed = replace(settings, schedule="smoothed-cosine")
+    half = 0.5 * (1 + math.cos(math.pi / 4))
+    assert [rate_factor(smoothed, epoch) for epoch in (5, 10)] == pytest.approx([half, 0.5])
+    warm = EXPERIMENT_PRESETS["tiny"].train
+    factors = [rate_factor(warm, epoch) for epoch in (0, 2, 2.5, 5, 100)]
+    assert factors == pytest.approx([0.01, 0.01 + 0.99 * 2 / 5, 0.01 + 0.99 * 2 / 5, 1, 0])
+    assert rate_factor(replace(warm, rate_steps="step"), 2.5) == pytest.approx((0.01 + 1) / 2)
 
 
 @given(st.sampled_from(get_args(Schedule)), st.floats(0, 5), st.floats(0, 20))
@@ -93,12 +83,12 @@ def test_presets_are_the_published_settings() -> None:
     assert lpqld.sampling == "shuffled"
     assert lpqld.temperature_schedule == "step"
     assert (lpqld.student_temperature, lpqld.tail, lpqld.ema) == ("calibrated", "none", None)
+    augmentation = in1k.label.augmentation((224, 224))
+    assert (augmentation.mix, augmentation.mix_alpha, augmentation.output_height) == ("cutmix", 1.0, 224)
+    assert tiny.label.augmentation((64, 64)).mix_alpha is None
     with pytest.raises(InvalidArgumentError, match="unknown preset"):
         preset_named("cifar")
-
-
-def test_without_a_preset_imagenet1k_s_settings_hold_but_none_comes_again_before_all_were_shown() -> None:
-    in1k, without = preset_named("imagenet1k"), preset_named(None)
+    without = preset_named(None)
     assert without.label == in1k.label
     assert without.train == replace(in1k.train, sampling="shuffled") == TrainSettings()
 
@@ -108,12 +98,6 @@ def test_the_policy_that_holds_by_default_is_no_worse_than_the_papers(project: P
     verdicts = [c["verdict"] for c in results["claims"] if "shuffled is no worse than batches" in c["claim"]]
     assert verdicts == ["holds"] * 4
     assert TrainSettings().sampling == signature(pool_loader).parameters["sampling"].default == "shuffled"
-
-
-def test_presets_become_augmentations() -> None:
-    augmentation = EXPERIMENT_PRESETS["imagenet1k"].label.augmentation((224, 224))
-    assert (augmentation.mix, augmentation.mix_alpha, augmentation.output_height) == ("cutmix", 1.0, 224)
-    assert EXPERIMENT_PRESETS["tiny"].label.augmentation((64, 64)).mix_alpha is None
 
 
 def test_the_temperature_falls_in_steps_or_along_a_cosine() -> None:
