@@ -86,7 +86,7 @@ engines: $(VENV)/.ready-dev
 # process at 20 moments instead of 4: no worker may outlive it.
 kills: $(VENV)/.ready-dev
 	$(MAKE) -j 2 kills-1 kills-2
-	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_orphans.py \
+	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_workers.py::test_no_process_outlives_a_killed_trainer \
 		tests/lpld_labels/io/test_kills.py
 
 kills-%: $(VENV)/.ready-dev

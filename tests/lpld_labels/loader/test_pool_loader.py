@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,26 +14,23 @@ import torch
 from torch.utils.data import DataLoader
 
 from lpld_labels import PoolReader
-from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
+from lpld_labels.errors import (
+    ImageMismatchError,
+    ImageReadError,
+    InvalidArgumentError,
+    PoolCorruptError,
+)
+from lpld_labels.loader import PoolBatch, PoolLoader, label_loader, pool_loader
 from lpld_labels.loader.pool_loader import StepSampler
 from lpld_labels.loader.schedule import SAMPLINGS, Schedule
 from lpld_labels.render import ImageStore, apply_views, draw_views, normalise
-from lpld_labels.render.images import FolderImages
+from lpld_labels.render.images import FolderImages, check_images, find_images
+from lpld_labels.transforms.copy import merge_pools
+from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.lpld_labels.loader.loader_pools import KINDS, MEAN, STD, build, write_images
 
-IMAGES, BATCH, PER_EPOCH = 80, 32, 8
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("images"), IMAGES)
-
-
-@pytest.fixture(scope="module")
-def pools(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, PoolReader]:
-    root = tmp_path_factory.mktemp("pools")
-    return {kind: build(root / kind, folder, kind, epochs=4, batch_size=BATCH) for kind in KINDS}
+BATCH, PER_EPOCH = 32, 8
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +68,7 @@ def scheduled(
     return rows
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("batch_size", [1, 7, 64, 200])
+@pytest.mark.parametrize(("batch_size", "num_workers"), [(1, 0), (7, 2), (200, 0)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_bit_for_bit_what_the_teacher_saw_and_said(
     pools: dict[str, PoolReader],
@@ -131,6 +128,7 @@ def test_every_sampling_plays_its_schedule(pools: dict[str, PoolReader], folder:
     loader = open_loader(pool, folder, sampling=sampling, seed=3)
     for epoch in range(3):
         length = len(loader)
+        assert len(loader.dataset) == len(scheduled(pool, epoch, sampling, 3))
         batches = list(loader)
         assert len(batches) == length
         assert row_keys(batches) == scheduled(pool, epoch, sampling, 3)
@@ -147,9 +145,7 @@ def test_drop_last_leaves_out_a_short_batch_and_stays_in_step(
         assert row_keys(list(loader)) == rows[: len(rows) // 50 * 50]
 
 
-@pytest.mark.parametrize(
-    ("workers", "stop"), [((0, 0), 0), ((0, 0), 1), ((0, 0), 9), ((0, 2), 5), ((2, 0), 5), ((1, 2), 1)]
-)
+@pytest.mark.parametrize(("workers", "stop"), [((0, 0), 0), ((0, 0), 9), ((0, 2), 5), ((2, 0), 1)])
 def test_resumes_at_the_next_batch_with_another_number_of_workers(
     pools: dict[str, PoolReader], folder: Path, workers: tuple[int, int], stop: int
 ) -> None:
@@ -260,13 +256,6 @@ def test_batches_come_in_the_form_a_trainer_wants(
         assert torch.equal(pair[1], batch.labels)
 
 
-def test_the_dataset_has_the_epochs_rows(pools: dict[str, PoolReader], folder: Path) -> None:
-    loader = open_loader(pools["cutmix"], folder, batch_size=7, rank=1, world_size=2)
-    for epoch in range(3):
-        assert len(loader.dataset) == len(scheduled(pools["cutmix"], epoch))
-        list(loader)
-
-
 def test_normalisation_can_be_given_and_must_be_known(folder: Path, tmp_path: Path) -> None:
     pool = build(tmp_path / "pool", folder, "none", teachers=())
     with pytest.raises(InvalidArgumentError, match=r"normalisation is not known.*give both mean and std"):
@@ -295,35 +284,26 @@ def test_whole_label_batches_with_pixels_as_they_are(
         by_row.load_state_dict(loader.state_dict())
 
 
-def test_pools_smaller_than_an_epoch_work(folder: Path, tmp_path: Path) -> None:
-    pool = build(tmp_path / "pool", folder, epochs=1, batch_size=40)
-    loader = pool_loader(pool, folder, batches_per_epoch=5, batch_size=33)
-    assert sum(len(batch.images) for batch in loader) == 200
-
-
-@pytest.mark.parametrize("cached", [True, False])
-def test_cache_directory_is_filled_and_used(folder: Path, tmp_path: Path, cached: bool) -> None:
-    pool = build(tmp_path / "pool", folder, batch_size=BATCH)
-    cache = tmp_path / "cache" if cached else None
-    batches = list(open_loader(pool, folder, num_workers=2, cache_directory=cache))
-    assert bool(list(tmp_path.glob("cache/*.pixels"))) == cached
-    again = list(open_loader(pool, folder, cache_directory=cache))
-    assert all(torch.equal(a.images, b.images) for a, b in zip(batches, again, strict=True))
-
-
-def test_spawned_workers_do_as_forked_ones(pools: dict[str, PoolReader], folder: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"num_workers": 2, "cache_directory": "cache"}, {"num_workers": 1, "multiprocessing_context": "spawn"}],
+    ids=["cache", "spawned"],
+)
+def test_workers_and_a_cache_change_nothing(
+    pools: dict[str, PoolReader], folder: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    if "cache_directory" in options:
+        options = {**options, "cache_directory": tmp_path}
     pool = pools["mixup"]
-    options: dict[str, Any] = {"batches_per_epoch": 2, "batch_size": 20}
-    spawned = pool_loader(pool, folder, num_workers=1, multiprocessing_context="spawn", **options)
-    here = pool_loader(pool, folder, **options)
-    assert all(torch.equal(a.images, b.images) for a, b in zip(spawned, here, strict=True))
-
-
-def test_the_global_generator_is_left_alone(pools: dict[str, PoolReader], folder: Path) -> None:
+    plain = [batch.images.clone() for batch in open_loader(pool, folder, batches_per_epoch=12)]
+    assert sum(map(len, plain)) > int(pool.index.rows.sum()), "an epoch may be longer than the pool"
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    list(open_loader(pools["none"], folder, num_workers=1))
-    assert torch.equal(torch.get_rng_state(), before)
+    for _ in range(2 if "cache_directory" in options else 1):
+        found = [batch.images.clone() for batch in open_loader(pool, folder, batches_per_epoch=12, **options)]
+        assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
+    assert torch.equal(torch.get_rng_state(), before), "the global generator is left alone"
+    assert bool(list(tmp_path.glob("*.pixels"))) == ("cache_directory" in options)
 
 
 def test_states_of_other_runs_are_refused(pools: dict[str, PoolReader], folder: Path) -> None:
@@ -348,3 +328,159 @@ def test_a_second_iteration_ends_the_first(pools: dict[str, PoolReader], folder:
     with pytest.raises(InvalidArgumentError, match="another iteration"):
         next(first)
     assert row_keys([next(second)]) == scheduled(pools["none"], 1)[10:20]
+
+
+# Labels
+
+
+def test_labels_decode_to_the_same_bits_as_the_reader(folder: Path, tmp_path: Path) -> None:
+    for codec in ("f16", "f16:plain", "f32", "int8", "int6", "int4", "topk:3"):
+        pool = build(tmp_path / codec, folder, codec=codec, epochs=1, batch_size=BATCH)
+        for batch in label_loader(pool, sampling="stored"):
+            expected = pool.read_labels(batch.key, dtype=np.float32)
+            np.testing.assert_array_equal(batch.labels().numpy(), expected)
+
+
+@pytest.mark.parametrize("label_kind", ["logits", "probabilities"])
+def test_transform_coded_labels_are_finished_by_one_product(
+    folder: Path, tmp_path: Path, label_kind: str
+) -> None:
+    plain = build(tmp_path / "plain", folder, batch_size=BATCH, label_kind=label_kind)
+    encode_pool(plain, tmp_path / "klt", EncodeSettings(codec="klt", fidelity=0.5))
+    pool = PoolReader(tmp_path / "klt")
+    for batch in label_loader(pool, sampling="stored", batches_per_epoch=len(pool)):
+        assert batch.parts[0].shape[0] == batch.views.rows
+        expected = torch.from_numpy(pool.read_labels(batch.key, dtype=np.float32).copy())
+        torch.testing.assert_close(batch.labels(), expected, atol=1e-4, rtol=1e-4)
+    rows = next(iter(pool_loader(pool, folder, batch_size=5, sampling="stored")))
+    stored = torch.from_numpy(pool.read_labels((0, 0), dtype=np.float32)[:5].copy())
+    torch.testing.assert_close(rows.labels, stored, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_label_batches_come_whole_and_undecoded(pools: dict[str, PoolReader], num_workers: int) -> None:
+    pool = pools["cutmix"]
+    options: dict[str, Any] = {"seed": 2, "batches_per_epoch": 7, "num_workers": num_workers}
+    shares = []
+    for rank in range(2):
+        loader = label_loader(pool, rank=rank, world_size=2, **options)
+        assert len(loader) == 3
+        shares.append([batch.key for batch in loader])
+    schedule = Schedule.of(pool, sampling="shuffled", seed=2, batches_per_epoch=7)
+    expected = [pool.index.key(place) for place in schedule.places(0).tolist()]
+    # Step s of process r is label batch 2 s + r; the seventh cannot be shared out.
+    assert [key for step in zip(*shares, strict=True) for key in step] == expected[:6]
+    loader = label_loader(pool, **options)
+    batch = next(iter(loader))
+    assert (batch.targets == pool.images.classes[batch.views.images]).all()
+    resumed = label_loader(pool, **options)
+    resumed.load_state_dict(loader.state_dict())
+    assert [b.key for b in resumed] == expected[1:]
+
+
+# Pools with drawn views, and pools that carry their images
+
+
+def assert_same_epochs(ours: PoolLoader, theirs: PoolLoader) -> None:
+    for epoch in range(2):
+        ours.set_epoch(epoch)
+        theirs.set_epoch(epoch)
+        for one, other in zip(ours, theirs, strict=True):
+            assert all(torch.equal(part, twin) for part, twin in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drawn_views_and_packed_images_train_like_their_twins(
+    pools: dict[str, PoolReader], folder: Path, tmp_path: Path, kind: str
+) -> None:
+    stored = pools[kind]
+    encode_pool(stored, tmp_path / "drawn", EncodeSettings(views="drawn"))
+    merge_pools([stored], tmp_path / "packed", images=find_images(stored, folder))
+    drawn, packed = PoolReader(tmp_path / "drawn"), PoolReader(tmp_path / "packed")
+    assert drawn.manifest.views == "drawn"
+    for sampling, workers in zip(SAMPLINGS, (0, 2, 0, 0, 0), strict=False):
+        options: dict[str, Any] = {"batch_size": 29, "seed": 3, "sampling": sampling}
+        twin = open_loader(stored, folder, **options)
+        assert_same_epochs(open_loader(drawn, folder, num_workers=workers, **options), twin)
+        assert_same_epochs(
+            pool_loader(packed, batches_per_epoch=PER_EPOCH, num_workers=workers, **options), twin
+        )
+        if kind != "cutmix":
+            break
+
+
+@pytest.fixture
+def packed(pools: dict[str, PoolReader], folder: Path, tmp_path: Path) -> Path:
+    merge_pools([pools["none"]], tmp_path / "packed", images=find_images(pools["none"], folder))
+    return tmp_path / "packed"
+
+
+def test_packed_images_go_to_other_processes(packed: Path) -> None:
+    with PoolReader(packed) as pool:
+        images = find_images(pool)
+        again = pickle.loads(pickle.dumps(images))  # our own
+        assert [again.read(row) for row in (3, 29)] == [images.read(row) for row in (3, 29)]
+
+
+def test_packed_images_share_the_cache_of_their_folder(packed: Path, folder: Path, tmp_path: Path) -> None:
+    """Contents decide, not where they are."""
+    cache = tmp_path / "cache"
+    list(pool_loader(packed, folder, cache_directory=cache))
+    before = sorted(cache.iterdir())
+    list(pool_loader(packed, cache_directory=cache))
+    assert sorted(cache.iterdir()) == before
+
+
+def test_damaged_packed_images_are_refused(packed: Path) -> None:
+    with PoolReader(packed) as reader:
+        path = packed / reader.manifest.files_of("packed")[0].path
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(PoolCorruptError, match="packed/"):
+        list(pool_loader(packed))
+    with PoolReader(packed) as reader, pytest.raises(PoolCorruptError, match="packed/"):
+        check_images(find_images(reader))
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_other_images_than_the_labelled_are_named(tmp_path: Path, num_workers: int) -> None:
+    folder = write_images(tmp_path / "images", 8)
+    pool = build(tmp_path / "pool", folder, batch_size=8)
+    victim = folder / pool.images.paths[3]
+    victim.write_bytes((folder / pool.images.paths[4]).read_bytes())
+    digest = pool.images.digests[3]
+    assert digest is not None
+    with pytest.raises(ImageMismatchError, match=f"{victim.name}.*expected digest {digest.hex()}"):
+        list(pool_loader(pool, folder, num_workers=num_workers))
+    with pytest.raises(ImageMismatchError, match="has changed"):
+        check_images(find_images(pool, folder))
+    victim.unlink()
+    with pytest.raises(ImageMismatchError, match="missing"):
+        list(pool_loader(pool, folder, num_workers=num_workers))
+    with pytest.raises(ImageReadError, match="does not exist"):
+        pool_loader(pool, tmp_path / "nowhere")
+    with pytest.raises(InvalidArgumentError, match="--images"):
+        pool_loader(pool)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch size is out of range"),
+        ({"temperature": 0.0}, "temperature is out of range"),
+        ({"num_workers": -1}, "number of workers"),
+        ({"sampling": "luck"}, "unknown sampling"),
+        ({"rank": 0}, "give rank and world_size together"),
+        ({"rank": 2, "world_size": 2}, "rank is out of range"),
+        ({"world_size": 10_000, "rank": 0}, "too few rows for so many processes"),
+    ],
+)
+def test_bad_arguments_are_refused(
+    pools: dict[str, PoolReader], folder: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        list(open_loader(pools["none"], folder, **options))

@@ -1,0 +1,239 @@
+"""Loading processes: distributed training, kills, dead workers, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from lpld_labels import PoolReader
+from lpld_labels.errors import WorkerDiedError
+from lpld_labels.format import digests
+from lpld_labels.loader import pool_loader
+from tests.lpld_labels.loader.loader_pools import build
+
+MARK = "LPLD_TEST_RUN"
+MOMENTS = int(os.environ.get("LPLD_KILL_MOMENTS", "4"))
+"""`make kills` sets 20."""
+
+
+@pytest.fixture(scope="module")
+def pool(pools: dict[str, PoolReader]) -> PoolReader:
+    return pools["cutmix"]
+
+
+def run_python(program: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+    """Start a Python process on a program text."""
+    words = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
+
+
+def children() -> list[psutil.Process]:
+    """Processes of this one that are loaders' workers, dead ones that nobody has waited for aside."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one of these
+            if "resource_tracker" not in " ".join(child.cmdline()):
+                found.append(child)
+    return found
+
+
+def shared_images() -> set[tuple[int, str]]:
+    """Memory of decoded images that this process and its workers have open."""
+    found = set()
+    for process in (psutil.Process(), *psutil.Process().children()):
+        with contextlib.suppress(OSError):
+            for link in Path(f"/proc/{process.pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if "lpld-images" in (name := str(link.readlink())):
+                        found.add((process.pid, name))
+    return found
+
+
+DISTRIBUTED = """
+    import json, sys
+    import torch.distributed as dist
+    from lpld_labels.loader import pool_loader
+
+    pool, images, rank, meeting = sys.argv[1:]
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=2)
+    loader = pool_loader(pool, images, batch_size=9, num_workers=1, sampling="shuffled", batches_per_epoch=4)
+    epochs = [[batch.keys.tolist() for batch in loader] for _ in range(2)]
+    counts = [None, None]
+    dist.all_gather_object(counts, [len(epoch) for epoch in epochs])
+    assert counts[0] == counts[1]
+    dist.barrier()
+    del loader  # torch 2.1 cannot end a group that forked workers hold open
+    dist.destroy_process_group()
+    print(json.dumps(epochs))
+"""
+
+
+def test_two_distributed_processes_share_each_epoch(pool: PoolReader, folder: Path, tmp_path: Path) -> None:
+    ranks = [run_python(DISTRIBUTED, pool.location, folder, rank, tmp_path / "meeting") for rank in (0, 1)]
+    outputs = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    alone = pool_loader(pool, folder, batch_size=18, sampling="shuffled", batches_per_epoch=4)
+    for first, second in zip(*outputs, strict=True):
+        assert [one + other for one, other in zip(first, second, strict=True)] == [
+            batch.keys.tolist() for batch in alone
+        ]
+
+
+KILLED = """
+    import json, os, signal, sys
+    from lpld_labels.loader import pool_loader
+
+    pool, images, saved = sys.argv[1:]
+    loader = pool_loader(pool, images, batch_size=7, num_workers=2)
+    for epoch in range(2):
+        for number, batch in enumerate(loader):
+            print(json.dumps(batch.keys.tolist()), flush=True)
+            with open(saved, "w") as stream:
+                json.dump(loader.state_dict(), stream)
+            if (epoch, number) == (1, 3):
+                os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_run_resumes_with_the_same_sequence(pool: PoolReader, folder: Path, tmp_path: Path) -> None:
+    killed = run_python(KILLED, pool.location, folder, tmp_path / "state.json")
+    lines = killed.communicate(timeout=120)[0].splitlines()
+    assert killed.returncode == -signal.SIGKILL
+    resumed, uninterrupted = (pool_loader(pool, folder, batch_size=7) for _ in range(2))
+    resumed.load_state_dict(json.loads((tmp_path / "state.json").read_text()))
+    rest = [batch.keys.tolist() for _ in range(2) for batch in resumed]
+    whole = [batch.keys.tolist() for _ in range(3) for batch in uninterrupted]
+    assert [json.loads(line) for line in lines] + rest == whole
+
+
+def test_a_dead_worker_is_an_error_and_not_a_hang(pool: PoolReader, folder: Path) -> None:
+    before = {child.pid for child in children()}
+    loader = pool_loader(pool, folder, batch_size=4, num_workers=2, batches_per_epoch=50)
+    batches = iter(loader)
+    next(batches)
+    for child in children():
+        if child.pid not in before:
+            os.kill(child.pid, signal.SIGKILL)
+    with pytest.raises(WorkerDiedError, match=r"a loading process died.*try fewer workers"):
+        list(batches)
+    # The loader itself is still good: new workers are started.
+    assert len(next(iter(loader)).images) == 4
+
+
+def test_workers_and_their_memory_go_with_the_loader(pool: PoolReader, folder: Path) -> None:
+    gc.collect()
+    images = {name for _, name in shared_images()}
+    before = {child.pid for child in children()}
+    loader = pool_loader(pool, folder, num_workers=2)
+    next(iter(loader))
+    assert len({child.pid for child in children()} - before) == 2
+    new = [name for _, name in shared_images() if name not in images]
+    assert (len(new), len(set(new))) == (3, 1), "three processes share one memory"
+    del loader
+    gc.collect()
+    assert {child.pid for child in children()} - before == set()
+    assert {name for _, name in shared_images()} <= images
+
+
+@pytest.mark.timing
+def test_memory_stays_flat_over_epochs(pool: PoolReader, folder: Path) -> None:
+    before = {child.pid for child in children()}
+    loader = pool_loader(pool, folder, num_workers=1, batches_per_epoch=60)
+
+    def used_after(epochs: int) -> Iterator[int]:
+        for _ in range(epochs):
+            for _batch in loader:
+                pass
+        own = [child for child in children() if child.pid not in before]
+        return (process.memory_info().rss for process in (psutil.Process(), *own))
+
+    early = list(used_after(1))
+    assert all(late - first < 6e6 for first, late in zip(early, used_after(4), strict=True))
+
+
+def test_the_first_batch_reads_few_of_the_others(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = build(tmp_path / "pool", folder, epochs=5, batch_size=1)
+    assert len(pool) == 400
+    digested: list[Any] = []
+    original = digests._view_parts
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        digested.append(arguments)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(digests, "_view_parts", counted)
+    assert len(next(iter(pool_loader(pool.location, folder, batch_size=8))).images) == 8
+    assert 8 <= len(digested) < 20
+
+
+TRAINER = """
+    import sys, time
+    from lpld_labels.loader import pool_loader
+
+    pool, images = sys.argv[1:]
+    loader = pool_loader(pool, images, batch_size=16, num_workers=2, batches_per_epoch=6)
+    print("ready", flush=True)
+    while True:
+        for batch in loader:
+            print("batch", flush=True)
+            time.sleep(0.02)
+"""
+
+
+def processes_of(run: str) -> list[psutil.Process]:
+    """Every process that has inherited the mark of a run."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == run and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def kill_at(trainer: subprocess.Popen[str], moment: int) -> None:
+    """Kill it while workers start (moments 0, 4, ...) or after some batches, at once or a little later."""
+    assert trainer.stdout is not None
+    for _ in range(1 + (moment % 4) * (1 + moment // 4)):
+        assert trainer.stdout.readline()
+    time.sleep(0.013 * (moment // 4))
+    trainer.kill()
+    trainer.wait()
+    # Read no further: workers that live on hold the other end.
+    trainer.stdout.close()
+
+
+def test_no_process_outlives_a_killed_trainer(folder: Path, tmp_path: Path) -> None:
+    """A label batch is twice as large as what a pipe takes at once."""
+    build(tmp_path / "pool", folder, epochs=2, batch_size=64, classes=1000)
+    runs = [uuid.uuid4().hex for _ in range(MOMENTS)]
+    # Two at a time, for what takes long is starting them.
+    for first in range(0, MOMENTS, 2):
+        pair = range(first, min(first + 2, MOMENTS))
+        trainers = [
+            run_python(TRAINER, tmp_path / "pool", folder, **{MARK: runs[moment], "OMP_NUM_THREADS": "1"})
+            for moment in pair
+        ]
+        for trainer, moment in zip(trainers, pair, strict=True):
+            kill_at(trainer, moment)
+    deadline = time.monotonic() + 10
+    while (alive := [p for run in runs for p in processes_of(run)]) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    for process in alive:
+        process.kill()
+    assert not alive
