@@ -259,3 +259,17 @@ def test_light_dark_phone_and_paper(opened: Browser) -> None:
     assert colours()[0] == "rgb(255, 255, 255)"
     assert opened.evaluate("getComputedStyle(document.querySelector('.controls')).display") == "none"
     assert opened.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize(("batches", "classes"), [(0, 3), (1, 10450)])
+def test_pages_of_unusual_pools_are_quiet(
+    chromium: Browser, tmp_path: Path, batches: int, classes: int
+) -> None:
+    pool = write_pool(
+        tmp_path / "pool", make_batches(1, batches, classes=classes), header=make_header(classes)
+    )
+    (tmp_path / "page.html").write_bytes(report_page(make_report(pool)))
+    chromium.open(tmp_path / "page.html", width=400)
+    assert chromium.complaints() == []
+    assert chromium.requests() == []
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= 400
