@@ -89,11 +89,7 @@ def test_folders_stand_side_by_side(tmp_path: Path) -> None:
         batch_size=7,
         progress=lambda done, total: calls.append((done, total)),
     )
-    assert [(folder.name, folder.images) for folder in found.folders] == [
-        ("near", 20),
-        ("far", 20),
-        ("real", 40),
-    ]
+    assert [(f.name, f.images) for f in found.folders] == [("near", 20), ("far", 20), ("real", 40)]
     first, second, last = found.folders
     assert first.mmd_squared is not None
     assert second.mmd_squared is not None

@@ -75,15 +75,6 @@ def test_everyone_softens_imported_zeros_alike(pool_path: Path, images: Path, te
         assert float(loaded[0].max()) == pytest.approx(0.75**0.05 / (0.75**0.05 + 0.25**0.05))
 
 
-def test_students_learn_from_imported_zeros(pool_path: Path, images: Path, tmp_path: Path) -> None:
-    settings = TrainSettings(student=NETWORK, epochs=3, learning_rate=0.01, sampling="stored")
-    with PoolReader(pool_path) as pool:
-        train_student(pool, images, tmp_path / "run", settings)
-    losses = [json.loads(line)["loss"] for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
-    assert np.isfinite(losses).all()
-    assert losses[-1] < losses[0]
-
-
 def test_an_unknown_normalisation_is_refused_unless_given(
     pool_path: Path, images: Path, tmp_path: Path
 ) -> None:

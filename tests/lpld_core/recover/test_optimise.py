@@ -88,36 +88,12 @@ def test_grouped_recovery_equals_one_batch_at_a_time(method: str) -> None:
             torch.testing.assert_close(found[member], image, rtol=0, atol=1e-10)
 
 
-def test_recovery_lowers_both_losses() -> None:
-    teacher = tiny_teacher()
-    targets = layer_targets(teacher, class_statistics(teacher), "class")
-
-    def after(iterations: int) -> tuple[float, float]:
-        settings = make_settings(iterations=iterations)
-        made = recovered(teacher, settings.groups(4)[0], targets, settings)
-        return made.cross_entropy, made.batchnorm
-
-    start, end = after(1), after(40)
-    assert end[0] < start[0]
-    assert end[1] < start[1]
-
-
 def test_curriculum_lets_crops_shrink_along_a_cosine() -> None:
     settings = make_settings(method="cda", statistics_kind="global", iterations=100)
     crops = [settings.crop_from(iteration) for iteration in (0, 50, 100)]
     assert crops == pytest.approx([1.0, 0.54, 0.08])
     assert make_settings().crop_from(0) == 0.08
     assert [settings.rate(i) for i in (0, 50, 100)] == pytest.approx([0.1, 0.05, 0.0])
-
-
-def test_nan_names_the_class() -> None:
-    teacher = tiny_teacher()
-    statistics = class_statistics(teacher)
-    statistics.layers[0].mean[3] = math.nan
-    targets = layer_targets(teacher, statistics, "class")
-    settings = make_settings(class_group=4)
-    with pytest.raises(ComputationError, match=r"class 3 gave values that are not finite by iteration 0"):
-        recovered(teacher, settings.groups(4)[0], targets, settings)
 
 
 class Greedy(nn.Module):
@@ -179,62 +155,36 @@ def test_plans_hold_every_image_once() -> None:
         Part(number=3, of=2)
 
 
-def test_presets_are_the_papers() -> None:
+def test_settings_of_a_method_are_the_papers_and_what_is_given() -> None:
     table = {name: tuple(values.values()) for name, values in RECOVERY_PRESETS.items()}
     assert table == {
         "imagenet1k": (4000, 0.25, 0.01, 32, "forward"),
         "tiny": (4000, 0.1, 0.05, 4, "both"),
         "imagenet21k": (2000, 0.05, 0.25, 32, "forward"),
     }
-
-
-def test_settings_of_a_method_are_the_presets_and_what_is_given() -> None:
     assert [fitting_group(images) for images in (1, 10, 60, 200)] == [100, 10, 1, 1]
     large = method_settings("lpld", size=(224, 224), classes=1000, ipc=10)
-    assert large == RecoverSettings(
-        method="lpld",
-        ipc=10,
-        iterations=4000,
-        learning_rate=0.25,
-        alpha=0.01,
-        roll=32,
-        roll_direction="forward",
-        size=(224, 224),
-    )
+    assert isinstance(large, RecoverSettings)
+    found = (large.iterations, large.learning_rate, large.alpha, large.roll, large.roll_direction)
+    assert found == table["imagenet1k"]
     given: dict[str, Any] = {"alpha": 0.5, "roll_direction": "both", "crops": 2, "batch_size": 50}
     small = method_settings("sre2l", size=(64, 64), classes=20, ipc=10, **given)
     assert isinstance(small, RecoverSettings)
     assert (small.alpha, small.roll, small.statistics_kind, small.class_group) == (0.5, 4, "global", 5)
-    cda = method_settings("cda", size=(64, 64), classes=20, ipc=1, preset="tiny")
-    assert isinstance(cda, RecoverSettings)
-    assert cda.roll_direction == "forward"
     rded = method_settings("rded", size=(64, 64), classes=20, ipc=1, **given)
     assert rded == RdedSettings(ipc=1, size=(64, 64), crops=2)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"method": "magic"},
-        {"statistics_kind": "local"},
-        {"statistics_kind": "class", "method": "sre2l"},  # which mixes classes
-        {"roll_direction": "backward"},
-        {"ipc": 0},
-        {"alpha": -1.0},
-        {"alpha": math.nan},
-        {"learning_rate": 0.0},
-        {"smallest_crop": 1.5},
-        {"seed": -1},
-        {"quality": 0},
-        {"format": "gif"},
-    ],
-)
-def test_settings_out_of_range_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"{next(iter(changes)).replace('_', ' ')} is wrong"):
-        make_settings(**changes)
-
-
-def test_sizes_that_cannot_be_tiled_are_refused() -> None:
+def test_settings_out_of_range_are_refused() -> None:
+    for name, value in (
+        ("method", "magic"), ("statistics_kind", "local"), ("roll_direction", "backward"), ("ipc", 0),
+        ("alpha", -1.0), ("alpha", math.nan), ("learning_rate", 0.0), ("smallest_crop", 1.5), ("seed", -1),
+        ("quality", 0), ("format", "gif"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgumentError, match=f"{name.replace('_', ' ')} is wrong"):
+            make_settings(**{name: value})
+    with pytest.raises(InvalidArgumentError, match=r"statistics kind is wrong.*sre2l mixes classes"):
+        make_settings(method="sre2l", statistics_kind="class")
     with pytest.raises(InvalidArgumentError, match="size is wrong"):
         RdedSettings(ipc=1, size=(33, 32))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from pathlib import Path
 
@@ -10,24 +9,25 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
 
 from lpld_core.images import RealFolder
 from lpld_core.recover.rded import stitch_class
 from lpld_core.recover.run import RunSummary, recover_images
 from lpld_core.recover.settings import RdedSettings
 from lpld_core.settings import Part
-from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.exec.job import run_task
 from lpld_labels.format.drawing import draw_crops
-from lpld_labels.format.manifest import Augmentation, Teacher
+from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.render.apply import resize_torch
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
 SIDE, TILES, IPC, CROPS = 16, 2, 2, 3
 PADDED = RdedSettings(ipc=IPC, size=(SIDE, SIDE), crops=CROPS, tiles=TILES, seed=2)
+
+
+SMALL = RdedSettings(ipc=1, size=(8, 8), crops=1)
 
 
 def published(folder: RealFolder, label: int) -> torch.Tensor:
@@ -70,71 +70,6 @@ def test_padded_tiles_are_chosen_and_laid_out_as_published(tmp_path: Path, label
     assert torch.equal(found.fact, published(folder, label))
 
 
-# Choices that can be told by brightness
-
-
-class Brightness(nn.Module):
-    """A classifier that takes an image for class 1 the surer, the brighter it is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(()), requires_grad=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        bright = images.mean(dim=(1, 2, 3)) * self.weight
-        return torch.stack([-bright, bright], dim=1)
-
-
-def brightness_teacher() -> LoadedTeacher:
-    description = Teacher(name="tests:brightness", mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-    return LoadedTeacher(model=Brightness(), description=description, input_size=(8, 8), classes=2)
-
-
-def grey_folder(root: Path, greys: list[int]) -> RealFolder:
-    for name in ("dark", "light"):
-        (root / name).mkdir(parents=True)
-        for number, grey in enumerate(greys):
-            Image.new("RGB", (20, 14), (grey, grey, grey)).save(root / name / f"{number}.png")
-    return RealFolder.open(root)
-
-
-def test_rded_stitches_the_crops_the_teacher_is_surest_of(tmp_path: Path) -> None:
-    greys = [10, 200, 30, 120, 220, 60, 90, 250, 160, 70]
-    real = grey_folder(tmp_path / "real", greys)
-    settings = RdedSettings(ipc=2, size=(8, 8), crops=3, format="png")
-    recover_images(brightness_teacher(), tmp_path / "out", settings=settings, real=real)
-    tiles = {}
-    for name in ("dark", "light"):
-        images = [np.asarray(Image.open(path)) for path in sorted((tmp_path / "out" / name).iterdir())]
-        assert [image.shape for image in images] == [(8, 8, 3)] * 2
-        tiles[name] = [
-            [int(image[top : top + 4, left : left + 4].mean()) for top in (0, 4) for left in (0, 4)]
-            for image in images
-        ]
-    ordered = sorted(greys)
-    assert sorted(itertools.chain(*tiles["dark"])) == ordered[:8]
-    assert sorted(itertools.chain(*tiles["light"])) == ordered[2:]
-    assert tiles["light"] == [[250, 200, 120, 70], [220, 160, 90, 60]]
-
-
-def test_rded_keeps_the_best_crop_of_an_image(tmp_path: Path) -> None:
-    (tmp_path / "real" / "a").mkdir(parents=True)
-    (tmp_path / "real" / "b").mkdir()
-    ramp = np.repeat(np.linspace(0, 255, 64, dtype=np.uint8)[None, :, None], 64, axis=0).repeat(3, axis=2)
-    for name in ("a", "b"):
-        Image.fromarray(ramp).save(tmp_path / "real" / name / "ramp.png")
-    real = RealFolder.open(tmp_path / "real")
-    brightness = {}
-    for crops in (1, 12):
-        settings = RdedSettings(ipc=1, size=(8, 8), tiles=1, crops=crops, format="png")
-        out = tmp_path / f"out{crops}"
-        recover_images(brightness_teacher(), out, settings=settings, real=real)
-        for name in ("a", "b"):
-            brightness[name, crops] = float(np.asarray(Image.open(out / name / f"{name}_00000.png")).mean())
-    assert brightness["a", 12] < brightness["a", 1]
-    assert brightness["b", 12] > brightness["b", 1]
-
-
 def test_rded_refuses_classes_with_too_few_images(tmp_path: Path) -> None:
     real = RealFolder.open(noisy_folder(tmp_path / "real", classes=4, images=7))
     with pytest.raises(InvalidArgumentError, match=r"'class0' has too few real images.*expected 8.*got 7"):
@@ -142,16 +77,7 @@ def test_rded_refuses_classes_with_too_few_images(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     three = RealFolder.open(noisy_folder(tmp_path / "three", classes=3, images=4))
     with pytest.raises(InvalidArgumentError, match=r"expected 4 .the teacher's., got 3"):
-        recover_images(
-            tiny_teacher(), tmp_path / "out", settings=RdedSettings(ipc=1, size=(8, 8)), real=three
-        )
-
-
-# Real images
-
-
-SMALL = RdedSettings(ipc=1, size=(8, 8), crops=1)
-FIELD = "real_images_digest"
+        recover_images(tiny_teacher(), tmp_path / "out", settings=SMALL, real=three)
 
 
 def write_real(root: Path, *, seed: int) -> Path:
@@ -179,36 +105,24 @@ def real(tmp_path: Path) -> Path:
     return write_real(tmp_path / "real", seed=0)
 
 
-@pytest.fixture
-def other(tmp_path: Path, real: Path) -> Path:
-    """Other images under the same names and of the same sizes."""
-    folder = write_real(tmp_path / "other", seed=1)
-    assert RealFolder.open(folder).listing_digest() == RealFolder.open(real).listing_digest()
-    return folder
-
-
 @pytest.mark.parametrize("part", [Part(number=1, of=3), None])
-def test_other_real_images_are_not_mixed_in(
-    tmp_path: Path, real: Path, other: Path, part: Part | None
-) -> None:
+def test_other_real_images_are_not_mixed_in(tmp_path: Path, real: Path, part: Part | None) -> None:
     """Neither into a part of the images, nor are they said to be what all were made of."""
-    out = tmp_path / "out"
+    out, other = tmp_path / "out", write_real(tmp_path / "other", seed=1)
+    assert RealFolder.open(other).listing_digest() == RealFolder.open(real).listing_digest()
     stitch(out, real, part)
     before = images_of(out)
-    with pytest.raises(PoolConflictError, match=f"'{FIELD}' differs") as caught:
+    with pytest.raises(PoolConflictError, match="'real_images_digest' differs") as caught:
         stitch(out, other)
     assert "--overwrite" in caught.value.hint
     assert images_of(out) == before
+    more = Path(shutil.copytree(real, tmp_path / "more"))
+    shutil.copy(real / "class0" / "0.bmp", more / "class3" / "9.bmp")
+    with pytest.raises(PoolConflictError, match="'real_images_digest' differs"):
+        stitch(out, more)
     stitch(out, other, overwrite=True)
     stitch(tmp_path / "alone", other)
     assert images_of(out) == images_of(tmp_path / "alone")
-
-
-def test_an_image_more_is_another_folder(tmp_path: Path, real: Path) -> None:
-    stitch(tmp_path / "out", real, Part(number=1, of=3))
-    shutil.copy(real / "class0" / "0.bmp", real / "class3" / "9.bmp")
-    with pytest.raises(PoolConflictError, match=f"'{FIELD}' differs"):
-        stitch(tmp_path / "out", real)
 
 
 def test_copies_of_the_real_images_are_the_same(tmp_path: Path, real: Path) -> None:

@@ -48,16 +48,12 @@ def test_a_network_of_one_channel_sees_the_mean_of_the_colours() -> None:
         assert not torch.allclose(network(images), network(images.flip(2)), atol=1e-3)
 
 
-def test_the_small_resnet_of_later_work_has_its_size() -> None:
-    network = SmallResNet(classes=20, depth=10, width=32, stem_stride=2)
-    assert sum(p.numel() for p in network.parameters()) == pytest.approx(1.23e6, rel=0.01)
-    assert network(torch.zeros(2, 3, 64, 64)).shape == (2, 20)
-
-
 def test_the_tiny_imagenet_resnet_takes_torchvision_checkpoints() -> None:
     common = torchvision.models.resnet18(num_classes=200)
     common.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     common.maxpool = nn.Identity()
+    small = SmallResNet(classes=20, depth=10, width=32, stem_stride=2)
+    assert sum(p.numel() for p in small.parameters()) == pytest.approx(1.23e6, rel=0.01)
     ours = SmallResNet(classes=200)
     ours.load_state_dict(common.state_dict())
     images = torch.randn(2, 3, 32, 32)
