@@ -29,12 +29,7 @@ from lpld_core.train.student import (
 )
 from lpld_core.train.train_teacher import TeacherJob, train_teacher, true_class_loss
 from lpld_core.train.trainer import Trainer, TrainingBatch
-from lpld_labels.errors import (
-    ComputationError,
-    ImageMismatchError,
-    InvalidArgumentError,
-    PoolConflictError,
-)
+from lpld_labels.errors import ComputationError, ImageMismatchError, InvalidArgumentError, PoolConflictError
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import PruneSettings

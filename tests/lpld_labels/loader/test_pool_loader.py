@@ -14,12 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lpld_labels import PoolReader
-from lpld_labels.errors import (
-    ImageMismatchError,
-    ImageReadError,
-    InvalidArgumentError,
-    PoolCorruptError,
-)
+from lpld_labels.errors import ImageMismatchError, ImageReadError, InvalidArgumentError, PoolCorruptError
 from lpld_labels.loader import PoolBatch, PoolLoader, label_loader, pool_loader
 from lpld_labels.loader.pool_loader import StepSampler
 from lpld_labels.loader.schedule import SAMPLINGS, Schedule
