@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 
 from lpld_core.recover.settings import RdedSettings, RecoverSettings
 from lpld_core.settings import BuildSettings
 from lpld_core.train.settings import TrainSettings
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.exec.job import MAX_PIECES
-from tests.cli.build_runs import TEACHER, one_line_error
 
 
 @pytest.mark.parametrize(
@@ -42,14 +37,3 @@ def test_more_images_than_are_ever_listed_are_refused(method: str) -> None:
     settings = RdedSettings(**kind) if method == "rded" else RecoverSettings(**kind, **given, **rates)
     with pytest.raises(InvalidArgumentError, match="too many images for one job"):
         settings.groups(3)
-
-
-def test_the_command_line_says_so_too(cli: Callable[..., Result], images: Path, tmp_path: Path) -> None:
-    out = tmp_path / "pool"
-    words = ("build", images, out, *TEACHER, "--batch-size", 9)
-    one_line_error(cli(*words, "--epochs", 99_999_999_999_999), "--epochs", code=2)
-    one_line_error(cli(*words, "--epochs", MAX_PIECES), "too many label batches", "fewer epochs")
-    one_line_error(cli(*words, "--epochs", MAX_PIECES, "--dry-run"), "too many label batches")
-    for command, seed in (words, 2**64), (("train", out), 2**64), (("verify", out), -1):
-        one_line_error(cli(*command, "--seed", seed), "--seed", code=2)
-    assert not out.exists()

@@ -129,17 +129,6 @@ def test_every_sampling_plays_its_schedule(pools: dict[str, PoolReader], folder:
         assert row_keys(batches) == scheduled(pool, epoch, sampling, 3)
 
 
-def test_drop_last_leaves_out_a_short_batch_and_stays_in_step(
-    pools: dict[str, PoolReader], folder: Path
-) -> None:
-    pool = pools["cutmix"]
-    loader = open_loader(pool, folder, batch_size=50, drop_last=True, num_workers=1)
-    for epoch in range(2):
-        rows = scheduled(pool, epoch)
-        assert len(loader) == len(rows) // 50
-        assert row_keys(list(loader)) == rows[: len(rows) // 50 * 50]
-
-
 @pytest.mark.parametrize(("workers", "stop"), [((0, 0), 0), ((0, 0), 9), ((0, 2), 5), ((2, 0), 1)])
 def test_resumes_at_the_next_batch_with_another_number_of_workers(
     pools: dict[str, PoolReader], folder: Path, workers: tuple[int, int], stop: int
@@ -173,17 +162,6 @@ def test_after_the_last_batch_comes_the_next_epoch(
     assert row_keys([next(iter(resumed))]) == scheduled(pools["none"], 1)[:60]
 
 
-def test_another_batch_size_may_resume(pools: dict[str, PoolReader], folder: Path) -> None:
-    pool = pools["none"]
-    first = open_loader(pool, folder, batch_size=10)
-    iterator = iter(first)
-    for _ in range(3):
-        next(iterator)
-    second = open_loader(pool, folder, batch_size=64)
-    second.load_state_dict(first.state_dict())
-    assert row_keys(list(second)) == scheduled(pool, 0)[30:]
-
-
 def test_a_kept_batch_is_not_written_over(pools: dict[str, PoolReader], folder: Path) -> None:
     loader = open_loader(pools["cutmix"], folder, batch_size=16)
     kept, rows = [], []
@@ -204,34 +182,24 @@ def test_memory_of_dropped_batches_is_used_again(pools: dict[str, PoolReader], f
     assert len(set(addresses)) <= 2
 
 
-def test_softened_labels(pools: dict[str, PoolReader], folder: Path, tmp_path: Path) -> None:
-    plain = next(iter(open_loader(pools["none"], folder)))
-    soft = next(iter(open_loader(pools["none"], folder, temperature=4.0)))
-    torch.testing.assert_close(soft.labels, torch.softmax(plain.labels / 4, dim=1))
-    pool = build(tmp_path / "p", folder, label_kind="probabilities", batch_size=BATCH)
-    stored = next(iter(open_loader(pool, folder)))
-    torch.testing.assert_close(stored.labels.sum(dim=1), torch.ones(len(stored.labels)), atol=0.01, rtol=0)
-    soft = next(iter(open_loader(pool, folder, temperature=1.0)))
-    torch.testing.assert_close(soft.labels, stored.labels, atol=0.01, rtol=0)
-
-
-def test_the_temperature_may_depend_on_the_epoch(pools: dict[str, PoolReader], folder: Path) -> None:
+def test_softened_labels_at_the_temperature_of_their_epoch(
+    pools: dict[str, PoolReader], folder: Path, tmp_path: Path
+) -> None:
     def falling(epoch: int) -> float:
         return 20.0 * 0.7**epoch
 
     plain, soft = open_loader(pools["none"], folder), open_loader(pools["none"], folder, temperature=falling)
-    for epoch in range(3):
+    for epoch in (0, 1, 5):
+        plain.set_epoch(epoch)
+        soft.set_epoch(epoch)
         for stored, softened in zip(plain, soft, strict=True):
-            expected = torch.softmax(stored.labels / falling(epoch), dim=1)
-            assert torch.equal(softened.labels, expected)
-    # A resumed run is at the temperature of its epoch.
-    resumed = open_loader(pools["none"], folder, temperature=falling)
-    resumed.set_epoch(5)
-    plain.set_epoch(5)
-    expected = torch.softmax(next(iter(plain)).labels / falling(5), dim=1)
-    assert torch.equal(next(iter(resumed)).labels, expected)
+            assert torch.equal(softened.labels, torch.softmax(stored.labels / falling(epoch), dim=1))
     with pytest.raises(InvalidArgumentError, match="temperature is out of range"):
         next(iter(open_loader(pools["none"], folder, temperature=lambda epoch: -1.0)))
+    pool = build(tmp_path / "p", folder, label_kind="probabilities", batch_size=BATCH)
+    first, again = (next(iter(open_loader(pool, folder, temperature=t))) for t in (None, 1.0))
+    torch.testing.assert_close(first.labels.sum(dim=1), torch.ones(len(first.labels)), atol=0.01, rtol=0)
+    torch.testing.assert_close(again.labels, first.labels, atol=0.01, rtol=0)
 
 
 @pytest.mark.parametrize("batch_size", [None, 30])

@@ -12,7 +12,6 @@ import sys
 import textwrap
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,33 +92,6 @@ def test_two_distributed_processes_share_each_epoch(pool: PoolReader, folder: Pa
         ]
 
 
-KILLED = """
-    import json, os, signal, sys
-    from lpld_labels.loader import pool_loader
-
-    pool, images, saved = sys.argv[1:]
-    loader = pool_loader(pool, images, batch_size=7, num_workers=2)
-    for epoch in range(2):
-        for number, batch in enumerate(loader):
-            print(json.dumps(batch.keys.tolist()), flush=True)
-            with open(saved, "w") as stream:
-                json.dump(loader.state_dict(), stream)
-            if (epoch, number) == (1, 3):
-                os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_killed_run_resumes_with_the_same_sequence(pool: PoolReader, folder: Path, tmp_path: Path) -> None:
-    killed = run_python(KILLED, pool.location, folder, tmp_path / "state.json")
-    lines = killed.communicate(timeout=120)[0].splitlines()
-    assert killed.returncode == -signal.SIGKILL
-    resumed, uninterrupted = (pool_loader(pool, folder, batch_size=7) for _ in range(2))
-    resumed.load_state_dict(json.loads((tmp_path / "state.json").read_text()))
-    rest = [batch.keys.tolist() for _ in range(2) for batch in resumed]
-    whole = [batch.keys.tolist() for _ in range(3) for batch in uninterrupted]
-    assert [json.loads(line) for line in lines] + rest == whole
-
-
 def test_a_dead_worker_is_an_error_and_not_a_hang(pool: PoolReader, folder: Path) -> None:
     before = {child.pid for child in children()}
     loader = pool_loader(pool, folder, batch_size=4, num_workers=2, batches_per_epoch=50)
@@ -147,22 +119,6 @@ def test_workers_and_their_memory_go_with_the_loader(pool: PoolReader, folder: P
     gc.collect()
     assert {child.pid for child in children()} - before == set()
     assert {name for _, name in shared_images()} <= images
-
-
-@pytest.mark.timing
-def test_memory_stays_flat_over_epochs(pool: PoolReader, folder: Path) -> None:
-    before = {child.pid for child in children()}
-    loader = pool_loader(pool, folder, num_workers=1, batches_per_epoch=60)
-
-    def used_after(epochs: int) -> Iterator[int]:
-        for _ in range(epochs):
-            for _batch in loader:
-                pass
-        own = [child for child in children() if child.pid not in before]
-        return (process.memory_info().rss for process in (psutil.Process(), *own))
-
-    early = list(used_after(1))
-    assert all(late - first < 6e6 for first, late in zip(early, used_after(4), strict=True))
 
 
 def test_the_first_batch_reads_few_of_the_others(
