@@ -39,8 +39,6 @@ def test_centre_view_keeps_the_shape_of_things() -> None:
 
 
 class Witness(nn.Module):
-    """Keeps the images it is shown."""
-
     def __init__(self) -> None:
         super().__init__()
         self.unused = nn.Parameter(torch.zeros(1))

@@ -126,7 +126,6 @@ def test_other_real_images_are_not_mixed_in(tmp_path: Path, real: Path, part: Pa
 
 
 def test_copies_of_the_real_images_are_the_same(tmp_path: Path, real: Path) -> None:
-    """Machines that make parts may have one each."""
     stitch(tmp_path / "whole", real)
     copied = Path(shutil.copytree(real, tmp_path / "copied", copy_function=shutil.copyfile))
     stitch(tmp_path / "out", real, Part(number=1, of=2))

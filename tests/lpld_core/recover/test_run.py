@@ -47,8 +47,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def recover(teacher: LoadedTeacher, statistics: ClassStatistics) -> Callable[..., RunSummary]:
-    """Recover with the shared teacher and statistics into a folder."""
-
     def recovered(
         out: Path,
         settings: RecoverSettings = SETTINGS,
@@ -65,8 +63,6 @@ Recover = Callable[..., RunSummary]
 
 
 def stop_at(moment: int) -> Callable[[int, int], None]:
-    """Return a progress callback that interrupts."""
-
     def stop(done: int, total: int) -> None:
         if done >= moment:
             raise KeyboardInterrupt
@@ -108,7 +104,6 @@ def test_a_killed_run_resumes_at_the_next_group(recover: Recover, tmp_path: Path
 def test_killed_in_a_group_it_resumes_there(
     recover: Recover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is lost is what happened since the last save."""
     settings = dataclasses.replace(SETTINGS, ipc=6, iterations=6, class_group=2)
     recover(tmp_path / "whole", settings)
     monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)

@@ -44,8 +44,6 @@ Make = Callable[..., BuildResult]
 
 @pytest.fixture(scope="session")
 def make(images: Path, table: ImageTable, ensemble: Ensemble) -> Make:
-    """Build a pool of the shared images with the shared teacher."""
-
     def build(
         path: Path, settings: BuildSettings = SMALL_BUILD, ensemble: Ensemble = ensemble, **options: Any
     ) -> BuildResult:
@@ -282,21 +280,18 @@ def half(images: Path, table: ImageTable, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def begun(half: Path, tmp_path: Path) -> Path:
-    """The place of a pool, with a copy of it beside."""
     shutil.copytree(half, partial_directory(tmp_path / "pool"))
     return tmp_path / "pool"
 
 
 @pytest.fixture(scope="module")
 def whole(images: Path, table: ImageTable, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pool, built in one go."""
     path = tmp_path_factory.mktemp("whole") / "pool"
     build_pool(images, path, SMALL, table=table)
     return path
 
 
 def test_every_setting_is_classified() -> None:
-    """A new one belongs among `recorded_settings`, or among those that decide nothing."""
     kinds = [set(DECIDES), RECORDED, MAY_GROW, set(DECIDES_NOTHING)]
     assert set().union(*kinds) == {field.name for field in fields(BuildSettings)}
     assert sum(map(len, kinds)) == len(fields(BuildSettings))

@@ -27,8 +27,6 @@ Verify = Callable[..., TeacherCheck]
 
 @pytest.fixture
 def verify(images: Path, ensemble: Ensemble, pool_path: Path) -> Verify:
-    """Verify a pool, by default the shared one with its teacher."""
-
     def verified(
         teachers: Any = ensemble.teachers, pool: Path = pool_path, images: Path = images, **options: Any
     ) -> TeacherCheck:

@@ -173,7 +173,6 @@ def write_real(root: Path) -> Path:
 
 
 def replace_one(root: Path) -> None:
-    """Put another image of the same size in the place of one."""
     path = root / "class2" / "1.bmp"
     size = path.stat().st_size
     Image.fromarray(np.full((8, 8, 3), 255, np.uint8)).save(path)

@@ -40,7 +40,6 @@ CASES = {
 
 
 def train(place: Path, name: str, out: Path, ranks: Ranks = ALONE) -> TrainResult:
-    """Train one of the cases. place: has `images` and `pool`."""
     validation = ValidationSet(place / "images", size=(SIDE, SIDE))
     with PoolReader(place / "pool") as pool:
         return train_student(pool, place / "images", out, CASES[name], validation=validation, ranks=ranks)

@@ -28,8 +28,6 @@ Train = Callable[..., TrainResult]
 
 @pytest.fixture
 def train(pool_path: Path, images: Path, tmp_path: Path) -> Train:
-    """Train into ``run``."""
-
     def trained(settings: TrainSettings = SETTINGS, *, overwrite: bool = False) -> TrainResult:
         val = ValidationSet(images, size=(SIDE, SIDE))
         with PoolReader(pool_path) as pool:

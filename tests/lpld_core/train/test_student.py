@@ -33,6 +33,7 @@ from lpld_labels.errors import ComputationError, ImageMismatchError, InvalidArgu
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import PruneSettings
+from tests.factories import write_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
 SETTINGS = TrainSettings(epochs=4, learning_rate=0.01, student=NETWORK, evaluate_every=2)
@@ -44,8 +45,6 @@ Train = Callable[..., TrainResult]
 
 @pytest.fixture
 def train(pool_path: Path, images: Path, tmp_path: Path) -> Train:
-    """Train on the shared pool into a directory."""
-
     def trained(name: str = "run", settings: TrainSettings = SETTINGS, **options: Any) -> TrainResult:
         with PoolReader(pool_path) as pool:
             return train_student(pool, options.pop("images", images), tmp_path / name, settings, **options)
@@ -64,8 +63,6 @@ def assert_same_tensors(found: Path, expected: Path) -> None:
 
 
 def stopping(seen: list[int], moment: int) -> Callable[[int, int], None]:
-    """Return a progress callback that interrupts at its call of this number."""
-
     def stop(done: int, total: int) -> None:
         seen.append(done)
         if len(seen) == moment:
@@ -164,6 +161,19 @@ def test_settings_that_cannot_work_are_refused(train: Train, tmp_path: Path) -> 
         train(validation=ValidationSet(four, size=(SIDE, SIDE)))
     with pytest.raises(ComputationError, match="training diverged"):
         train(settings=replace(SETTINGS, learning_rate=1e30, epochs=3))
+
+
+def test_an_unknown_normalisation_is_refused_unless_given(
+    pool_path: Path, images: Path, tmp_path: Path
+) -> None:
+    with PoolReader(pool_path) as pool:
+        unknown = replace(pool.header, teachers=())
+        write_pool(tmp_path / "pool", list(pool), header=unknown, images=pool.images).close()
+    once = replace(SETTINGS, epochs=1)
+    with PoolReader(tmp_path / "pool") as pool:
+        with pytest.raises(InvalidArgumentError, match="normalisation is not known"):
+            train_student(pool, images, tmp_path / "run", once)
+        train_student(pool, images, tmp_path / "run", replace(once, mean=(0.5,) * 3, std=(0.5,) * 3))
 
 
 def test_mse_and_ground_truth_trains(train: Train, tmp_path: Path) -> None:

@@ -15,13 +15,11 @@ from tests.lpld_labels.inspect.pages import HOSTILE, read_page
 
 
 def widths(chart: Chart) -> list[float]:
-    """Return the widths of the bars on the page."""
     page = read_page(page_of(chart))
     return [float(a["width"] or 0) for name, a in page.tags if name == "rect"]
 
 
 def page_of(*charts: Chart, text: str = "t") -> bytes:
-    """Return a page that holds charts, a table and pictures, with a text in every place."""
     folders = [(text, [("data:,", text)])]
     return render_page(
         Path(__file__).with_name("charts.html"),

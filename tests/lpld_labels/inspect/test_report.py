@@ -158,7 +158,6 @@ def test_a_damaged_batch_is_said_and_the_rest_shown(tmp_path: Path) -> None:
 
 
 def test_outside_text_everywhere_stays_text(tmp_path: Path) -> None:
-    """Teacher, lineage, paths, names, runs: whatever they say, the page has one script, and it is its own."""
     images = replace(make_images(4, 2), paths=[f"{HOSTILE}/{n}.png" for n in range(4)])
     header = make_header(10, 8)
     header = replace(header, teachers=(replace(header.teachers[0], name=HOSTILE),), ensemble=HOSTILE)
@@ -177,8 +176,6 @@ def test_outside_text_everywhere_stays_text(tmp_path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a pool is like."""
-
     classes: int = 3
     image_classes: int = 3
     images: int = 5

@@ -32,8 +32,6 @@ SHOWN = "document.querySelector('.view:not([hidden])')"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A pool, its images and its page."""
-
     pool: Path
     images: Path
     page: Path
@@ -71,7 +69,6 @@ def opened(chromium: Browser, case: Case) -> Browser:
 
 
 def cards(browser: Browser) -> list[dict[str, Any]]:
-    """Return what each card shows, read from the page."""
     found: list[dict[str, Any]] = browser.evaluate(
         """[...document.querySelectorAll('.view')].map((view) => ({
             key: view.dataset.key.split('/').map(Number),
@@ -150,7 +147,6 @@ def test_bars_are_the_readers_numbers(opened: Browser, case: Case) -> None:
 
 
 def test_views_are_the_loaders_pixels(opened: Browser, case: Case) -> None:
-    """Every picture is what the loader trains on but for JPEG's rounding."""
     expected = {}
     loader = pool_loader(case.pool, case.images, sampling="stored", normalise=False)
     for epoch in range(EPOCHS):
@@ -187,7 +183,6 @@ def test_names_from_outside_show_as_text(opened: Browser, case: Case) -> None:
 
 
 def test_nothing_but_the_pages_own_script_can_run(opened: Browser) -> None:
-    """Were a name to get through as markup, the page's policy would still not run it."""
     ran = opened.evaluate(
         """new Promise((resolve) => {
             addEventListener('securitypolicyviolation', () => resolve(window.ran ?? 'refused'));

@@ -25,8 +25,6 @@ ORIGINS = ("written", "authors") if (SHARED_DATA / "reference_pools").is_dir() e
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A label folder and the images it labels."""
-
     labels: Path
     images: Path
 
@@ -45,7 +43,6 @@ Imported = Callable[[str], tuple[Reference, Path, ImportReport]]
 def reference(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Reference]:
-    """Return a reference folder by name."""
     if request.param == "authors":
         return authors_reference
     root = tmp_path_factory.mktemp("written")
@@ -62,7 +59,6 @@ def reference(
 
 
 def authors_reference(name: str) -> Reference:
-    """Return a folder that the authors' program wrote."""
     return Reference(
         labels=SHARED_DATA / "reference_pools" / name,
         images=SHARED_DATA / "reference_images" / REFERENCES[name][0],
@@ -71,7 +67,6 @@ def authors_reference(name: str) -> Reference:
 
 @pytest.fixture(scope="session")
 def imported(tmp_path_factory: pytest.TempPathFactory, reference: Callable[[str], Reference]) -> Imported:
-    """Import a reference folder: name -> (folder, pool, report)."""
     return importer(tmp_path_factory, reference)
 
 

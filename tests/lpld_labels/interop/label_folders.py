@@ -19,7 +19,6 @@ IMAGES = 20
 
 
 def write_images(folder: Path, count: int = IMAGES, *, size: int = SIZE, per_class: int = 4) -> Path:
-    """Write small images of noise, some to a class."""
     rng = np.random.default_rng(1)
     for number in range(count):
         path = folder / f"class{number // per_class:02d}" / f"image{number:03d}.png"

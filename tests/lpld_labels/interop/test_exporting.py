@@ -35,8 +35,6 @@ Keys = Sequence[tuple[int, int]]
 
 @pytest.fixture
 def make_pool(tmp_path: Path) -> Callable[..., PoolReader]:
-    """Write a pool of made-up batches with any codec, keys and rows."""
-
     def write(codec: str, keys: Keys, *, rows: Mapping[tuple[int, int], int] | None = None) -> PoolReader:
         batches = [make_batch(*key, rows=(rows or {}).get(key, 8)) for key in keys]
         return write_pool(tmp_path / "pool", batches, codec=codec, header=make_header())
@@ -52,7 +50,6 @@ def exported(
 
 
 def read_tree(root: Path) -> dict[str, bytes]:
-    """Return the files below a directory."""
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
@@ -361,7 +358,6 @@ def test_an_export_is_left_or_replaced_but_never_mixed(
 
 
 def test_what_is_no_export_is_not_replaced(tmp_path: Path, make_pool: Callable[..., PoolReader]) -> None:
-    """The name says little: data sets are published as .tar files, too."""
     archives = tmp_path / "archives"
     archives.mkdir()
     for name in ("n01440764.tar", "batch_0.tar"):

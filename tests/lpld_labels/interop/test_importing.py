@@ -44,7 +44,6 @@ Load = Callable[..., ImportReport]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with images and the labels of three epochs of three batches."""
     root = tmp_path_factory.mktemp("made")
     write_images(root / "images")
     write_epochs(root / "labels", ids_file=True)
@@ -59,14 +58,11 @@ def digest(made: Path) -> str:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """Return a copy of the labels to spoil."""
     return Path(shutil.copytree(made / "labels", tmp_path / "labels"))
 
 
 @pytest.fixture
 def load(made: Path, folder: Path, tmp_path: Path) -> Load:
-    """Import the copy, or another folder, as `pool`."""
-
     def imported(labels: Path = folder, images: Path | None = None, **settings: Any) -> ImportReport:
         return import_labels(labels, tmp_path / "pool", images=images or made / "images", **settings)
 
@@ -79,8 +75,6 @@ def labels_of(pool: Path) -> dict[BatchKey, bytes]:
 
 
 def stop_at(when: int) -> Callable[[int, int], None]:
-    """Return a progress callback that interrupts."""
-
     def stop(done: int, total: int) -> None:
         assert total in (9, 15)
         if done == when:
@@ -93,8 +87,6 @@ def stop_at(when: int) -> Callable[[int, int], None]:
 
 
 class Flag:
-    """Pickles to a call that leaves a trace."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -114,7 +106,6 @@ def not_finite(labels: torch.Tensor) -> torch.Tensor:
 
 
 def flip_bit(path: Path) -> None:
-    """Flip one bit of one label."""
     labels = torch.load(path, weights_only=False)[5].numpy().tobytes()
     content = bytearray(path.read_bytes())
     content[content.index(labels) + 7] ^= 4
@@ -345,7 +336,6 @@ def test_fkd_files_of_the_wrong_form(fkd: Path, load: Load, content: list[Any]) 
 
 
 def test_batches_that_no_reader_decodes_are_refused(fkd: Path, load: Load, tmp_path: Path) -> None:
-    """Each number is within its own limit."""
     with pytest.raises(InvalidArgumentError, match="field 'batch_size' is wrong"):
         load(fkd, options=ImportOptions(classes=1 << 20, batch_size=64))
     assert not (tmp_path / "pool").exists()
@@ -454,7 +444,6 @@ def test_an_import_that_is_done_changes_nothing_and_is_not_replaced(
 
 @pytest.mark.parametrize("ids", [{"ids_file": True}, {"ids_in_batch": True}, {}])
 def test_an_import_that_replaces_another_is_whole(load: Load, tmp_path: Path, ids: dict[str, Any]) -> None:
-    """Comparing the labels with the pool that is there does not use them up."""
     ensemble: Any = "average" if "ids_in_batch" in ids else None
     options = ImportOptions(torch_era="new", ensemble=ensemble, classes=CLASSES)
     other = write_epochs(tmp_path / "other", epochs=4, **ids)
@@ -466,7 +455,6 @@ def test_an_import_that_replaces_another_is_whole(load: Load, tmp_path: Path, id
 
 
 def relabel(folder: Path, change: Callable[[Any], Any], *names: str) -> None:
-    """Change the last item of some label files, or of all; their sizes stay what they are."""
     for path in [folder / name for name in names] or sorted(folder.rglob("*.tar")):
         size = path.stat().st_size
         changed(path, -1, change)
@@ -487,7 +475,6 @@ def begin(load: Load, folder: Path, victim: str = "epoch_2/batch_2.tar", **setti
 def test_labels_of_another_teacher_are_not_added(
     made: Path, folder: Path, load: Load, tmp_path: Path, engine: LocalExecutor
 ) -> None:
-    """Labels of the same views: same names, same sizes."""
     begin(load, folder)
     relabel(folder, lambda labels: -labels)
     words = "other labels were imported here: epoch 0 batch 0 differs from the label files"
@@ -520,7 +507,6 @@ def test_one_changed_file_is_enough_but_a_damaged_one_is_safe_already(
 def test_the_folder_may_be_copied_elsewhere(
     folder: Path, load: Load, tmp_path: Path, engine: LocalExecutor
 ) -> None:
-    """Where the folder lies and the dates of its files do not count."""
     begin(load, folder)
     copied = Path(shutil.copytree(folder, tmp_path / "elsewhere" / "labels", copy_function=shutil.copyfile))
     shutil.rmtree(folder)
@@ -550,7 +536,6 @@ def test_other_settings_or_fewer_batches_do_not_resume(folder: Path, load: Load)
 @pytest.mark.usefixtures("one_batch_shards")
 @pytest.mark.parametrize("other", [False, True])
 def test_files_by_image_resume_with_their_own(fkd: Path, load: Load, other: bool) -> None:
-    """A batch comes from many files, of which one may be another's: half its probabilities."""
     options = ImportOptions(classes=CLASSES, batch_size=8)
     begin(load, fkd, "train/class04/image019.tar", options=options)
     if not other:

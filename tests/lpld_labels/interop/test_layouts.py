@@ -43,7 +43,6 @@ def images(tmp_path: Path) -> Path:
 
 
 def batches(source: Reference, pool: PoolReader) -> list[tuple[ViewBatch, list[Any], tuple[int, int]]]:
-    """Return (views in the pool, list in the file, key) of every batch."""
     labels = source.labels
     if (labels / "epoch_0").is_dir():
         files = [labels / f"epoch_{key.epoch}" / f"batch_{key.batch}.tar" for key in pool.keys]
@@ -334,7 +333,6 @@ def test_fkd(tmp_path: Path, images: Path, half: bool) -> None:
 
 
 def test_fkd_below_its_save_path(tmp_path: Path, images: Path) -> None:
-    """FKD's program makes SAVE_PATH/NAME/train/CLASS/IMAGE.tar."""
     write_fkd(tmp_path / "save" / "imagenet", images)
     options = ImportOptions(classes=CLASSES)
     report = import_labels(tmp_path / "save", tmp_path / "pool", images=images, options=options)

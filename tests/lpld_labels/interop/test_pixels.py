@@ -19,7 +19,6 @@ Crop = tuple[int, int, int, int, int, int]
 
 @st.composite
 def crops(draw: st.DrawFn, largest: int) -> Crop:
-    """Draw (top, left, height, width, image height, image width)."""
     tall, wide = draw(st.integers(1, largest)), draw(st.integers(1, largest))
     height, width = draw(st.integers(1, tall)), draw(st.integers(1, wide))
     return draw(st.integers(0, tall - height)), draw(st.integers(0, wide - width)), height, width, tall, wide

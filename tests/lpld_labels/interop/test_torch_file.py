@@ -30,7 +30,6 @@ PROTO = b"\x80\x02"
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
-    """Compare what we read with what torch reads, bit for bit and type by type."""
     if isinstance(theirs, torch.Tensor):
         theirs = theirs.numpy()
         assert isinstance(ours, np.ndarray)
@@ -109,7 +108,6 @@ def test_any_damage_is_a_label_file_error_or_unseen(
 def rewritten(
     whole: bytes, *extra: tuple[str, bytes], without: str = "", compress: int = zipfile.ZIP_STORED
 ) -> bytes:
-    """Return the file with members added, left out or compressed."""
     sink = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(whole)) as source, zipfile.ZipFile(sink, "w") as target:
         for name in source.namelist():
@@ -196,7 +194,6 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 
 def save(path: Path, program: bytes, storages: dict[str, bytes] | None = None) -> Path:
-    """Write a file of torch.save's form around any pickle."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x/data.pkl", program)
         archive.writestr("x/byteorder", "little")
@@ -207,8 +204,6 @@ def save(path: Path, program: bytes, storages: dict[str, bytes] | None = None) -
 
 
 class Attack:
-    """Pickles to a call of anything."""
-
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = (function, arguments)
 

@@ -10,7 +10,6 @@ from tests.lpld_labels.loader.loader_pools import KINDS, build, write_images
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An image folder of 80 small images."""
     return write_images(tmp_path_factory.mktemp("images"), 80)
 
 

@@ -55,7 +55,6 @@ def row_keys(batches: Sequence[PoolBatch]) -> list[tuple[int, ...]]:
 def scheduled(
     pool: PoolReader, epoch: int, sampling: str = "shuffled", seed: int = 0
 ) -> list[tuple[int, ...]]:
-    """The rows of an epoch as its sampling says."""
     schedule = Schedule.of(pool, sampling=sampling, seed=seed, batches_per_epoch=PER_EPOCH)
     rows: list[tuple[int, ...]] = []
     for place in schedule.places(epoch).tolist():
@@ -386,7 +385,6 @@ def test_packed_images_go_to_other_processes(packed: Path) -> None:
 
 
 def test_packed_images_share_the_cache_of_their_folder(packed: Path, folder: Path, tmp_path: Path) -> None:
-    """Contents decide, not where they are."""
     cache = tmp_path / "cache"
     list(pool_loader(packed, folder, cache_directory=cache))
     before = sorted(cache.iterdir())

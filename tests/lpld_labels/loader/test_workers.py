@@ -35,7 +35,6 @@ def pool(pools: dict[str, PoolReader]) -> PoolReader:
 
 
 def run_python(program: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
-    """Start a Python process on a program text."""
     words = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
 
@@ -51,7 +50,6 @@ def children() -> list[psutil.Process]:
 
 
 def shared_images() -> set[tuple[int, str]]:
-    """Memory of decoded images that this process and its workers have open."""
     found = set()
     for process in (psutil.Process(), *psutil.Process().children()):
         with contextlib.suppress(OSError):
@@ -153,7 +151,6 @@ TRAINER = """
 
 
 def processes_of(run: str) -> list[psutil.Process]:
-    """Every process that has inherited the mark of a run."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
