@@ -63,15 +63,17 @@ def tiny_teacher(
     return LoadedTeacher(model=model, description=description, input_size=size, classes=classes)
 
 
-def noisy_folder(root: Path, *, classes: int, images: int, size: int = 8, seed: int = 0) -> Path:
-    """An image folder of random PNGs around a colour per class."""
+def noisy_folder(
+    root: Path, *, classes: int, images: int, size: int = 8, seed: int = 0, suffix: str = "png"
+) -> Path:
+    """Write random images around a colour per class. Of the suffix bmp, all files are equally long."""
     random = np.random.default_rng(seed)
     for label in range(classes):
         (root / f"class{label}").mkdir(parents=True)
         colour = random.integers(40, 200, size=3)
         for number in range(images):
             pixels = np.clip(colour + random.normal(0, 30, (size, size, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(root / f"class{label}" / f"{number:03d}.png")
+            Image.fromarray(pixels).save(root / f"class{label}" / f"{number:03d}.{suffix}")
     return root
 
 

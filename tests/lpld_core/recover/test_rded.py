@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from lpld_core.images import RealFolder
 from lpld_core.recover.rded import stitch_class
@@ -80,15 +79,8 @@ def test_rded_refuses_classes_with_too_few_images(tmp_path: Path) -> None:
         recover_images(tiny_teacher(), tmp_path / "out", settings=SMALL, real=three)
 
 
-def write_real(root: Path, *, seed: int) -> Path:
-    """Write images that are not compressed: whatever they show, all are as long."""
-    random = np.random.default_rng(seed)
-    for label in range(4):
-        (root / f"class{label}").mkdir(parents=True)
-        for number in range(4):
-            pixels = random.integers(0, 256, (10, 10, 3), np.uint8)
-            Image.fromarray(pixels).save(root / f"class{label}" / f"{number}.bmp")
-    return root
+def write_real(root: Path, *, seed: int = 0) -> Path:
+    return noisy_folder(root, classes=4, images=4, size=10, seed=seed, suffix="bmp")
 
 
 def stitch(out: Path, real: Path, part: Part | None = None, *, overwrite: bool = False) -> RunSummary:
@@ -102,7 +94,7 @@ def images_of(out: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def real(tmp_path: Path) -> Path:
-    return write_real(tmp_path / "real", seed=0)
+    return write_real(tmp_path / "real")
 
 
 @pytest.mark.parametrize("part", [Part(number=1, of=3), None])
@@ -117,7 +109,7 @@ def test_other_real_images_are_not_mixed_in(tmp_path: Path, real: Path, part: Pa
     assert "--overwrite" in caught.value.hint
     assert images_of(out) == before
     more = Path(shutil.copytree(real, tmp_path / "more"))
-    shutil.copy(real / "class0" / "0.bmp", more / "class3" / "9.bmp")
+    shutil.copy(real / "class0" / "000.bmp", more / "class3" / "009.bmp")
     with pytest.raises(PoolConflictError, match="'real_images_digest' differs"):
         stitch(out, more)
     stitch(out, other, overwrite=True)

@@ -27,7 +27,6 @@ from tests.lpld_core.networks import MEAN, STD, collect_statistics, noisy_folder
 
 TINY = ("--teacher", "tests.lpld_core.networks:tiny_net", "--teacher-weights", "random", "--size", "8")
 SETTINGS = SqueezeSettings(batch_size=3)
-LONG_AGO = 1_000_000_000
 CROPS = SqueezeSettings(views="crop", passes=3, batch_size=4, seed=5)
 
 
@@ -161,19 +160,8 @@ def test_a_moving_average_is_one_task(folder: RealFolder) -> None:
 # Images that have changed since
 
 
-def write_real(root: Path) -> Path:
-    """Write images that are not compressed, some time ago."""
-    for label in range(4):
-        for number in range(3):
-            path = root / f"class{label}" / f"{number}.bmp"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(np.full((8, 8, 3), 50 * label + number, np.uint8)).save(path)
-            os.utime(path, (LONG_AGO, LONG_AGO))
-    return root
-
-
 def replace_one(root: Path) -> None:
-    path = root / "class2" / "1.bmp"
+    path = root / "class2" / "001.bmp"
     size = path.stat().st_size
     Image.fromarray(np.full((8, 8, 3), 255, np.uint8)).save(path)
     assert path.stat().st_size == size
@@ -181,7 +169,10 @@ def replace_one(root: Path) -> None:
 
 @pytest.fixture
 def real(tmp_path: Path) -> Path:
-    return write_real(tmp_path / "real")
+    root = noisy_folder(tmp_path / "real", classes=4, images=3, suffix="bmp")
+    for path in root.rglob("*.bmp"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))  # long ago
+    return root
 
 
 def stop_after(batches: int) -> Callable[[int, int], None]:

@@ -67,22 +67,11 @@ def authors_reference(name: str) -> Reference:
 
 @pytest.fixture(scope="session")
 def imported(tmp_path_factory: pytest.TempPathFactory, reference: Callable[[str], Reference]) -> Imported:
-    return importer(tmp_path_factory, reference)
-
-
-@pytest.fixture(scope="session")
-def imported_from_authors(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Imported:
-    """Import a folder that the authors' programs wrote with a real teacher's labels."""
-    assert shared_data == SHARED_DATA
-    return importer(tmp_path_factory, authors_reference)
-
-
-def importer(folders: pytest.TempPathFactory, reference: Callable[[str], Reference]) -> Imported:
     known: dict[str, tuple[Reference, Path, ImportReport]] = {}
 
     def get(name: str) -> tuple[Reference, Path, ImportReport]:
         if name not in known:
-            source, pool = reference(name), folders.mktemp("imported") / name
+            source, pool = reference(name), tmp_path_factory.mktemp("imported") / name
             known[name] = (source, pool, import_labels(source.labels, pool, images=source.images))
         return known[name]
 

@@ -17,7 +17,7 @@ from lpld_labels.interop.importing import import_labels
 from lpld_labels.interop.layouts import CIFAR
 from lpld_labels.interop.settings import ImportOptions
 from tests.factories import write_pool
-from tests.lpld_labels.interop.conftest import Imported
+from tests.lpld_labels.interop.conftest import authors_reference
 from tests.lpld_labels.interop.label_folders import write_epochs, write_images
 from tests.lpld_labels.interop.restated import (
     averaged,
@@ -43,7 +43,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def verified(pool: Path, images: Path, teachers: list[LoadedTeacher], **options: Any) -> TeacherCheck:
     with PoolReader(pool) as reader:
-        return verify_with_teacher(reader, images, teachers, batches=9, **options)
+        return verify_with_teacher(reader, images, teachers, **{"batches": 9, **options})
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -119,15 +119,14 @@ SEEDS = {"lpld_in1k": 3, "lpqld_in1k_k50": 0, "sre2l_mixup": 4}
 """Seeds that sample one of the small batches, not of epoch 0 (which is the same in both eras)."""
 
 
+@pytest.mark.usefixtures("shared_data")
 @pytest.mark.parametrize("name", SEEDS)
-def test_the_authors_teacher_confirms_their_labels(
-    imported_from_authors: Imported, tmp_path: Path, name: str
-) -> None:
+def test_the_authors_teacher_confirms_their_labels(tmp_path: Path, name: str) -> None:
     """EfficientNet-Lite0 labelled the ImageNet-1K folders."""
-    source, path, _ = imported_from_authors(name)
+    source = authors_reference(name)
+    import_labels(source.labels, tmp_path / "right", images=source.images)
     teacher = load_teacher("tests.lpld_core.efficientnet_lite:lite0", input_size=(224, 224))
-    with PoolReader(path) as pool:
-        found = verify_with_teacher(pool, source.images, teacher, batches=1, seed=SEEDS[name])
+    found = verified(tmp_path / "right", source.images, [teacher], batches=1, seed=SEEDS[name])
     assert found.agrees
     assert found.largest_difference <= 0.0079, "a float16 step of the largest logits, which are 8 to 16"
     assert found.top1_agreement * found.rows + found.near_ties == found.rows
@@ -135,8 +134,7 @@ def test_the_authors_teacher_confirms_their_labels(
         options = ImportOptions(torch_era="old")
         report = import_labels(source.labels, tmp_path / "pool", images=source.images, options=options)
         assert any("do not support these image ids" in line for line in report.odd)
-        with PoolReader(tmp_path / "pool") as pool:
-            found = verify_with_teacher(pool, source.images, teacher, batches=1, seed=SEEDS[name])
+        found = verified(tmp_path / "pool", source.images, [teacher], batches=1, seed=SEEDS[name])
         assert found.first_difference is not None
         assert found.first_difference.key == (1, 2)
         assert found.rows_above_tolerance == found.rows
