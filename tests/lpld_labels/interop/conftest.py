@@ -36,6 +36,7 @@ def one_batch_shards(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"lpld_labels.interop.{module}.raw_batches_per_shard", lambda header: 1)
 
 
+References = Callable[[str], Reference]
 Imported = Callable[[str], tuple[Reference, Path, ImportReport]]
 
 
@@ -66,7 +67,7 @@ def authors_reference(name: str) -> Reference:
 
 
 @pytest.fixture(scope="session")
-def imported(tmp_path_factory: pytest.TempPathFactory, reference: Callable[[str], Reference]) -> Imported:
+def imported(tmp_path_factory: pytest.TempPathFactory, reference: References) -> Imported:
     known: dict[str, tuple[Reference, Path, ImportReport]] = {}
 
     def get(name: str) -> tuple[Reference, Path, ImportReport]:

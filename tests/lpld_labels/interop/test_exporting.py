@@ -26,15 +26,16 @@ from lpld_labels.interop.settings import ExportOptions, ImportOptions
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.settings import EncodeSettings
 from tests.factories import make_batch, make_header, write_pool
-from tests.lpld_labels.interop.conftest import REFERENCES, Reference
+from tests.lpld_labels.interop.conftest import REFERENCES, References
 from tests.lpld_labels.interop.label_folders import CLASSES, write_epochs, write_fkd, write_images
 
 WHOLE = [(epoch, batch) for epoch in range(2) for batch in range(3)]
 Keys = Sequence[tuple[int, int]]
+Make = Callable[..., PoolReader]
 
 
 @pytest.fixture
-def make_pool(tmp_path: Path) -> Callable[..., PoolReader]:
+def make_pool(tmp_path: Path) -> Make:
     def write(codec: str, keys: Keys, *, rows: Mapping[tuple[int, int], int] | None = None) -> PoolReader:
         batches = [make_batch(*key, rows=(rows or {}).get(key, 8)) for key in keys]
         return write_pool(tmp_path / "pool", batches, codec=codec, header=make_header())
@@ -89,9 +90,7 @@ def assert_round_trip(
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-def test_the_original_folder_comes_back(
-    tmp_path: Path, reference: Callable[[str], Reference], name: str
-) -> None:
+def test_the_original_folder_comes_back(tmp_path: Path, reference: References, name: str) -> None:
     assert_round_trip(reference(name).labels, reference(name).images, tmp_path)
 
 
@@ -112,9 +111,7 @@ def test_sre2l_comes_back_in_both_eras(tmp_path: Path, old: bool) -> None:
 
 @pytest.mark.parametrize("codec", ["f16", "f16:plain", "f32", "int8", "int4", "topk:4", "klt"])
 @pytest.mark.parametrize("label_format", ["lpld", "lpqld"])
-def test_any_codec_is_decoded(
-    tmp_path: Path, make_pool: Callable[..., PoolReader], codec: str, label_format: str
-) -> None:
+def test_any_codec_is_decoded(tmp_path: Path, make_pool: Make, codec: str, label_format: str) -> None:
     fitted = codec == "klt"
     keys = [(epoch, batch) for epoch in range(20) for batch in range(6)] if fitted else WHOLE
     pool = make_pool("f16" if fitted else codec, keys)
@@ -134,7 +131,7 @@ def test_any_codec_is_decoded(
             assert content[5].numpy().tobytes() == dense.tobytes()
 
 
-def test_top_k_of_whole_rows(tmp_path: Path, make_pool: Callable[..., PoolReader]) -> None:
+def test_top_k_of_whole_rows(tmp_path: Path, make_pool: Make) -> None:
     with make_pool("f16", WHOLE) as pool:
         export_pool(pool, tmp_path / "out", label_format="lpqld", options=ExportOptions(top_k=3))
         for number, key in enumerate(pool.keys):
@@ -154,9 +151,7 @@ def test_top_k_of_whole_rows(tmp_path: Path, make_pool: Callable[..., PoolReader
     ],
     ids=["pruned", "unequal epochs"],
 )
-def test_a_pool_with_gaps_is_laid_out_anew(
-    tmp_path: Path, make_pool: Callable[..., PoolReader], keys: Keys
-) -> None:
+def test_a_pool_with_gaps_is_laid_out_anew(tmp_path: Path, make_pool: Make, keys: Keys) -> None:
     """Old trainers divide a running number by the length of epoch 0: no gaps, equal epochs."""
     with make_pool("f16", keys) as pool:
         report = export_pool(pool, tmp_path / "out", label_format="lpld")
@@ -172,7 +167,7 @@ def test_a_pool_with_gaps_is_laid_out_anew(
 
 
 def test_short_batches_keep_their_place_but_have_none_in_a_pruned_folder(
-    tmp_path: Path, make_pool: Callable[..., PoolReader]
+    tmp_path: Path, make_pool: Make
 ) -> None:
     whole = exported(make_pool("f16", WHOLE, rows={(0, 2): 5, (1, 2): 5}), tmp_path / "whole")
     assert (whole.batches, whole.notes) == (6, ())
@@ -193,7 +188,7 @@ def test_short_batches_keep_their_place_but_have_none_in_a_pruned_folder(
     ],
 )
 def test_a_format_that_implies_its_places_takes_no_others(
-    tmp_path: Path, make_pool: Callable[..., PoolReader], keys: Keys, label_format: str, message: str
+    tmp_path: Path, make_pool: Make, keys: Keys, label_format: str, message: str
 ) -> None:
     with pytest.raises(LabelSourceError, match=message):
         exported(make_pool("f16", keys), tmp_path / "out", label_format)
@@ -247,9 +242,7 @@ def test_a_folder_of_theirs_replays_if_its_normalisation_is_theirs(tmp_path: Pat
     assert ("must not exceed 6" if known else wrong) in claims["batch"].why
 
 
-def test_a_pool_in_its_own_order_does_not_replay_by_epoch(
-    tmp_path: Path, make_pool: Callable[..., PoolReader]
-) -> None:
+def test_a_pool_in_its_own_order_does_not_replay_by_epoch(tmp_path: Path, make_pool: Make) -> None:
     """Three defects, each named: order, resize, normalisation and size of views."""
     keys = [(epoch, batch) for epoch in range(2) for batch in range(7)]
     claims = claims_of(make_pool("f16", keys, rows={(0, 6): 2, (1, 6): 2}), tmp_path / "out")
@@ -260,7 +253,7 @@ def test_a_pool_in_its_own_order_does_not_replay_by_epoch(
     assert "its sampler" not in claims["batch"].why
 
 
-def test_a_pruned_pool_replays_by_batch_alone(tmp_path: Path, make_pool: Callable[..., PoolReader]) -> None:
+def test_a_pruned_pool_replays_by_batch_alone(tmp_path: Path, make_pool: Make) -> None:
     claims = claims_of(make_pool("f16", [(0, 1), (3, 2), (5, 0)]), tmp_path / "out")
     assert "not a complete run" in claims["epoch"].why
     assert "never shows the last batch" in claims["batch_to_epoch"].why
@@ -270,7 +263,7 @@ def test_a_pruned_pool_replays_by_batch_alone(tmp_path: Path, make_pool: Callabl
     ("codec", "top_k", "changes"), [("f16", None, False), ("f16", 3, True), ("topk:4", None, True)]
 )
 def test_a_dropped_tail_is_told(
-    tmp_path: Path, make_pool: Callable[..., PoolReader], codec: str, top_k: int | None, changes: bool
+    tmp_path: Path, make_pool: Make, codec: str, top_k: int | None, changes: bool
 ) -> None:
     options = ExportOptions(top_k=top_k)
     (claim,) = exported(make_pool(codec, [(0, 0)]), tmp_path / "out", "lpqld", options=options).claims
@@ -303,9 +296,7 @@ def test_half_precision_moves_crops_of_large_images(side: int, most: int) -> Non
 # What is there already
 
 
-def test_places_and_names_that_cannot_be_are_refused(
-    tmp_path: Path, make_pool: Callable[..., PoolReader]
-) -> None:
+def test_places_and_names_that_cannot_be_are_refused(tmp_path: Path, make_pool: Make) -> None:
     with make_pool("f16", WHOLE) as pool:
         with pytest.raises(InvalidArgumentError, match="unknown export format"):
             export_pool(pool, tmp_path / "out", label_format="zip")
@@ -315,9 +306,7 @@ def test_places_and_names_that_cannot_be_are_refused(
 
 
 @pytest.mark.parametrize("label_format", ["lpld", "lpqld"])
-def test_an_interrupted_export_resumes(
-    tmp_path: Path, make_pool: Callable[..., PoolReader], label_format: str
-) -> None:
+def test_an_interrupted_export_resumes(tmp_path: Path, make_pool: Make, label_format: str) -> None:
     calls: list[int] = []
 
     def stop(done: int, total: int) -> None:
@@ -339,9 +328,7 @@ def test_an_interrupted_export_resumes(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "pool", "undisturbed"]
 
 
-def test_an_export_is_left_or_replaced_but_never_mixed(
-    tmp_path: Path, make_pool: Callable[..., PoolReader]
-) -> None:
+def test_an_export_is_left_or_replaced_but_never_mixed(tmp_path: Path, make_pool: Make) -> None:
     with make_pool("f16", WHOLE) as pool:
         first = export_pool(pool, tmp_path / "out", label_format="lpld")
         before = (tmp_path / "out").stat().st_ino
@@ -357,7 +344,7 @@ def test_an_export_is_left_or_replaced_but_never_mixed(
             export_pool(pool, tmp_path / "out", label_format="lpld", overwrite=True)
 
 
-def test_what_is_no_export_is_not_replaced(tmp_path: Path, make_pool: Callable[..., PoolReader]) -> None:
+def test_what_is_no_export_is_not_replaced(tmp_path: Path, make_pool: Make) -> None:
     archives = tmp_path / "archives"
     archives.mkdir()
     for name in ("n01440764.tar", "batch_0.tar"):

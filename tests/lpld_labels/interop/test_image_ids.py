@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from lpld_labels.errors import InvalidArgumentError, LabelSourceError
 from lpld_labels.interop.image_ids import MAX_IMAGES, IdLists, SampledOrders
-from tests.lpld_labels.interop.conftest import Reference
+from tests.lpld_labels.interop.conftest import References
 from tests.trust.children import watched
 
 
@@ -29,7 +28,7 @@ def test_orders_of_both_eras_are_pytorchs(count: int, seed: int) -> None:
         assert older[epoch].tolist() == torch.randperm(count, generator=old).tolist()
 
 
-def test_the_ids_that_lpld_stored(reference: Callable[[str], Reference]) -> None:
+def test_the_ids_that_lpld_stored(reference: References) -> None:
     stored = json.loads((reference("lpld_in1k").labels / "sampler_indices_epoch.json").read_text())
     orders = SampledOrders(len(stored["0"]), era="new")
     assert [stored[str(epoch)] for epoch in range(4)] == [orders[epoch].tolist() for epoch in range(4)]

@@ -22,7 +22,7 @@ from lpld_labels.errors import LabelFileError, UnsafePickleError
 from lpld_labels.interop.batch_file import read_batch_file
 from lpld_labels.interop.layouts import LPQLD
 from lpld_labels.interop.torch_file import MAX_FILE_BYTES, MAX_INSTRUCTIONS, MAX_VALUES, read_torch_file
-from tests.lpld_labels.interop.conftest import REFERENCES, Reference
+from tests.lpld_labels.interop.conftest import REFERENCES, References
 from tests.trust.children import watched
 
 MEGABYTES, SECONDS = 64, 10.0
@@ -44,7 +44,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
-def test_all_reference_files(reference: Callable[[str], Reference]) -> None:
+def test_all_reference_files(reference: References) -> None:
     files = sorted(file for name in REFERENCES for file in reference(name).labels.rglob("*.tar"))
     assert len(files) == 44
     for file in files:

@@ -23,15 +23,14 @@ from lpld_labels.render.images import FolderImages, check_images, find_images
 from lpld_labels.transforms.copy import merge_pools
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.settings import EncodeSettings
+from tests.lpld_labels.loader.conftest import Pools
 from tests.lpld_labels.loader.loader_pools import KINDS, MEAN, STD, build, write_images
 
 BATCH, PER_EPOCH = 32, 8
 
 
 @pytest.fixture(scope="module")
-def seen_by_teacher(
-    pools: dict[str, PoolReader], folder: Path
-) -> dict[str, dict[tuple[int, int], torch.Tensor]]:
+def seen_by_teacher(pools: Pools, folder: Path) -> dict[str, dict[tuple[int, int], torch.Tensor]]:
     """What labelling feeds the teacher, drawn anew and not read from the pool."""
     tensors: dict[str, dict[tuple[int, int], torch.Tensor]] = {}
     for kind, pool in pools.items():
@@ -65,7 +64,7 @@ def scheduled(
 @pytest.mark.parametrize(("batch_size", "num_workers"), [(1, 0), (7, 2), (200, 0)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_bit_for_bit_what_the_teacher_saw_and_said(
-    pools: dict[str, PoolReader],
+    pools: Pools,
     seen_by_teacher: dict[str, dict[tuple[int, int], torch.Tensor]],
     folder: Path,
     kind: str,
@@ -99,9 +98,7 @@ def test_batches_are_bit_for_bit_what_the_teacher_saw_and_said(
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_epochs_follow_each_other_and_break_ends_one(
-    pools: dict[str, PoolReader], folder: Path, num_workers: int
-) -> None:
+def test_epochs_follow_each_other_and_break_ends_one(pools: Pools, folder: Path, num_workers: int) -> None:
     pool = pools["cutmix"]
     loader = open_loader(pool, folder, batch_size=50, num_workers=num_workers)
     assert [row_keys(list(loader)) for _ in range(2)] == [scheduled(pool, 0), scheduled(pool, 1)]
@@ -117,7 +114,7 @@ def test_epochs_follow_each_other_and_break_ends_one(
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_every_sampling_plays_its_schedule(pools: dict[str, PoolReader], folder: Path, sampling: str) -> None:
+def test_every_sampling_plays_its_schedule(pools: Pools, folder: Path, sampling: str) -> None:
     pool = pools["none"]
     loader = open_loader(pool, folder, sampling=sampling, seed=3)
     for epoch in range(3):
@@ -130,7 +127,7 @@ def test_every_sampling_plays_its_schedule(pools: dict[str, PoolReader], folder:
 
 @pytest.mark.parametrize(("workers", "stop"), [((0, 0), 0), ((0, 0), 9), ((0, 2), 5), ((2, 0), 1)])
 def test_resumes_at_the_next_batch_with_another_number_of_workers(
-    pools: dict[str, PoolReader], folder: Path, workers: tuple[int, int], stop: int
+    pools: Pools, folder: Path, workers: tuple[int, int], stop: int
 ) -> None:
     pool = pools["cutmix"]
     whole = scheduled(pool, 0) + scheduled(pool, 1) + scheduled(pool, 2)
@@ -146,9 +143,7 @@ def test_resumes_at_the_next_batch_with_another_number_of_workers(
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_after_the_last_batch_comes_the_next_epoch(
-    pools: dict[str, PoolReader], folder: Path, drop_last: bool
-) -> None:
+def test_after_the_last_batch_comes_the_next_epoch(pools: Pools, folder: Path, drop_last: bool) -> None:
     loader = open_loader(pools["none"], folder, batch_size=60, drop_last=drop_last)
     iterator = iter(loader)
     for _ in range(len(loader)):
@@ -161,7 +156,7 @@ def test_after_the_last_batch_comes_the_next_epoch(
     assert row_keys([next(iter(resumed))]) == scheduled(pools["none"], 1)[:60]
 
 
-def test_a_kept_batch_is_not_written_over(pools: dict[str, PoolReader], folder: Path) -> None:
+def test_a_kept_batch_is_not_written_over(pools: Pools, folder: Path) -> None:
     loader = open_loader(pools["cutmix"], folder, batch_size=16)
     kept, rows = [], []
     for batch in loader:
@@ -172,7 +167,7 @@ def test_a_kept_batch_is_not_written_over(pools: dict[str, PoolReader], folder: 
     assert all(torch.equal(held, row) for held, row in zip(kept, rows, strict=True))
 
 
-def test_memory_of_dropped_batches_is_used_again(pools: dict[str, PoolReader], folder: Path) -> None:
+def test_memory_of_dropped_batches_is_used_again(pools: Pools, folder: Path) -> None:
     loader = open_loader(pools["none"], folder, batch_size=BATCH)
     addresses = []
     for batch in loader:
@@ -182,7 +177,7 @@ def test_memory_of_dropped_batches_is_used_again(pools: dict[str, PoolReader], f
 
 
 def test_softened_labels_at_the_temperature_of_their_epoch(
-    pools: dict[str, PoolReader], folder: Path, tmp_path: Path
+    pools: Pools, folder: Path, tmp_path: Path
 ) -> None:
     def falling(epoch: int) -> float:
         return 20.0 * 0.7**epoch
@@ -202,9 +197,7 @@ def test_softened_labels_at_the_temperature_of_their_epoch(
 
 
 @pytest.mark.parametrize("batch_size", [None, 30])
-def test_batches_come_in_the_form_a_trainer_wants(
-    pools: dict[str, PoolReader], folder: Path, batch_size: int | None
-) -> None:
+def test_batches_come_in_the_form_a_trainer_wants(pools: Pools, folder: Path, batch_size: int | None) -> None:
     loaders = [
         open_loader(pools["cutmix"], folder, batch_size=batch_size, transform=form)
         for form in (None, PoolBatch._asdict, lambda batch: (batch.images, batch.labels))
@@ -229,7 +222,7 @@ def test_normalisation_can_be_given_and_must_be_known(folder: Path, tmp_path: Pa
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("kind", ["cutmix", "mixup"])
 def test_whole_label_batches_with_pixels_as_they_are(
-    pools: dict[str, PoolReader], folder: Path, kind: str, num_workers: int
+    pools: Pools, folder: Path, kind: str, num_workers: int
 ) -> None:
     pool = pools[kind]
     loader = open_loader(pool, folder, normalise=False, sampling="stored", num_workers=num_workers)
@@ -252,7 +245,7 @@ def test_whole_label_batches_with_pixels_as_they_are(
     ids=["cache", "spawned"],
 )
 def test_workers_and_a_cache_change_nothing(
-    pools: dict[str, PoolReader], folder: Path, tmp_path: Path, options: dict[str, Any]
+    pools: Pools, folder: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     if "cache_directory" in options:
         options = {**options, "cache_directory": tmp_path}
@@ -268,7 +261,7 @@ def test_workers_and_a_cache_change_nothing(
     assert bool(list(tmp_path.glob("*.pixels"))) == ("cache_directory" in options)
 
 
-def test_states_of_other_runs_are_refused(pools: dict[str, PoolReader], folder: Path) -> None:
+def test_states_of_other_runs_are_refused(pools: Pools, folder: Path) -> None:
     state = open_loader(pools["none"], folder).state_dict()
     for options, field in (
         ({"seed": 1}, "seed"),
@@ -281,7 +274,7 @@ def test_states_of_other_runs_are_refused(pools: dict[str, PoolReader], folder: 
         open_loader(pools["cutmix"], folder).load_state_dict(state)
 
 
-def test_a_second_iteration_ends_the_first(pools: dict[str, PoolReader], folder: Path) -> None:
+def test_a_second_iteration_ends_the_first(pools: Pools, folder: Path) -> None:
     loader = open_loader(pools["none"], folder, batch_size=10)
     first = iter(loader)
     next(first)
@@ -320,7 +313,7 @@ def test_transform_coded_labels_are_finished_by_one_product(
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_label_batches_come_whole_and_undecoded(pools: dict[str, PoolReader], num_workers: int) -> None:
+def test_label_batches_come_whole_and_undecoded(pools: Pools, num_workers: int) -> None:
     pool = pools["cutmix"]
     options: dict[str, Any] = {"seed": 2, "batches_per_epoch": 7, "num_workers": num_workers}
     shares = []
@@ -353,7 +346,7 @@ def assert_same_epochs(ours: PoolLoader, theirs: PoolLoader) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_drawn_views_and_packed_images_train_like_their_twins(
-    pools: dict[str, PoolReader], folder: Path, tmp_path: Path, kind: str
+    pools: Pools, folder: Path, tmp_path: Path, kind: str
 ) -> None:
     stored = pools[kind]
     encode_pool(stored, tmp_path / "drawn", EncodeSettings(views="drawn"))
@@ -372,7 +365,7 @@ def test_drawn_views_and_packed_images_train_like_their_twins(
 
 
 @pytest.fixture
-def packed(pools: dict[str, PoolReader], folder: Path, tmp_path: Path) -> Path:
+def packed(pools: Pools, folder: Path, tmp_path: Path) -> Path:
     merge_pools([pools["none"]], tmp_path / "packed", images=find_images(pools["none"], folder))
     return tmp_path / "packed"
 
@@ -440,8 +433,6 @@ def test_other_images_than_the_labelled_are_named(tmp_path: Path, num_workers: i
         ({"world_size": 10_000, "rank": 0}, "too few rows for so many processes"),
     ],
 )
-def test_bad_arguments_are_refused(
-    pools: dict[str, PoolReader], folder: Path, options: dict[str, Any], message: str
-) -> None:
+def test_bad_arguments_are_refused(pools: Pools, folder: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         list(open_loader(pools["none"], folder, **options))

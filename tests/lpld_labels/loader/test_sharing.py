@@ -14,6 +14,7 @@ from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
 from lpld_labels.render import ImageStore, apply_views
 from lpld_labels.render.apply import take_views
 from lpld_labels.render.images import FolderImages
+from tests.lpld_labels.loader.conftest import Pools
 from tests.lpld_labels.loader.loader_pools import KINDS
 
 
@@ -41,7 +42,7 @@ def joined(batches: tuple[PoolBatch, ...]) -> PoolBatch:
     ],
 )
 def test_their_batches_are_bit_for_bit_those_of_one_process(
-    pools: dict[str, PoolReader], folder: Path, kind: str, world: int, batch_size: int
+    pools: Pools, folder: Path, kind: str, world: int, batch_size: int
 ) -> None:
     alone = opened(pools[kind], folder, batch_size=batch_size * world)
     ranks = shared(pools[kind], folder, world, batch_size=batch_size, num_workers=0)
@@ -55,9 +56,7 @@ def test_their_batches_are_bit_for_bit_those_of_one_process(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_some_rows_of_a_label_batch_look_as_in_the_whole(
-    pools: dict[str, PoolReader], folder: Path, kind: str
-) -> None:
+def test_some_rows_of_a_label_batch_look_as_in_the_whole(pools: Pools, folder: Path, kind: str) -> None:
     pool = pools[kind]
     store = ImageStore(FolderImages(folder, pool.images))
     views = pool.read_views(pool.keys[1])
@@ -68,7 +67,7 @@ def test_some_rows_of_a_label_batch_look_as_in_the_whole(
 
 
 def test_a_process_renders_its_rows_and_their_partners_only(
-    pools: dict[str, PoolReader], folder: Path, monkeypatch: pytest.MonkeyPatch
+    pools: Pools, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rendered: list[int] = []
     read = ImageStore.__getitem__
@@ -93,7 +92,7 @@ def test_a_process_renders_its_rows_and_their_partners_only(
 
 @pytest.mark.parametrize(("worlds", "batch_size"), [((2, 1), 5), ((2, 3), 24), ((1, 2), 24), ((3, 2), 5)])
 def test_a_run_resumes_with_another_number_of_processes(
-    pools: dict[str, PoolReader], folder: Path, worlds: tuple[int, int], batch_size: int
+    pools: Pools, folder: Path, worlds: tuple[int, int], batch_size: int
 ) -> None:
     pool, made = pools["cutmix"], 2
     rows = [row for batch in opened(pool, folder) for row in batch.keys.tolist()]
@@ -116,7 +115,7 @@ def test_a_run_resumes_with_another_number_of_processes(
     assert second[0].state_dict()["epoch"] == 1
 
 
-def test_rows_too_few_for_more_processes_end_the_epoch(pools: dict[str, PoolReader], folder: Path) -> None:
+def test_rows_too_few_for_more_processes_end_the_epoch(pools: Pools, folder: Path) -> None:
     first = opened(pools["none"], folder, batch_size=9)
     iterator = iter(first)
     total = len(first.dataset)

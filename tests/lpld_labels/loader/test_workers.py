@@ -22,6 +22,7 @@ from lpld_labels import PoolReader
 from lpld_labels.errors import WorkerDiedError
 from lpld_labels.format import digests
 from lpld_labels.loader import pool_loader
+from tests.lpld_labels.loader.conftest import Pools
 from tests.lpld_labels.loader.loader_pools import build
 
 MARK = "LPLD_TEST_RUN"
@@ -30,7 +31,7 @@ MOMENTS = int(os.environ.get("LPLD_KILL_MOMENTS", "4"))
 
 
 @pytest.fixture(scope="module")
-def pool(pools: dict[str, PoolReader]) -> PoolReader:
+def pool(pools: Pools) -> PoolReader:
     return pools["cutmix"]
 
 
