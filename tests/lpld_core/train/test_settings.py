@@ -57,31 +57,28 @@ def test_presets_are_the_published_settings() -> None:
         EXPERIMENT_PRESETS[n] for n in ("imagenet1k", "tiny", "imagenet21k", "imagenet1k-plus")
     )
     for preset in EXPERIMENT_PRESETS.values():
-        assert preset.label.crop_scale == (0.08, 1.0)
-        assert preset.train.temperature == 20
-        assert preset.train.schedule == "cosine"
-        assert preset.train.epochs == preset.label.epochs
-        # As the programs do it, where the paper does not say.
-        assert (preset.train.decay_on, preset.train.rate_steps) == ("weights", "epoch")
-    assert (in1k.label.epochs, in1k.label.batch_size) == (300, 128)
-    assert (in1k.label.flip, in1k.label.mix, in1k.label.cutout_fraction) == (True, "cutmix", None)
-    assert (in1k.train.optimizer, in1k.train.learning_rate, in1k.train.weight_decay) == ("adamw", 0.001, 0.01)
-    assert not in1k.train.scale_by_t2
-    assert (tiny.label.epochs, tiny.label.batch_size) == (100, 64)
-    assert (tiny.label.flip, tiny.label.mix) == (True, "none")
-    assert (tiny.train.optimizer, tiny.train.learning_rate, tiny.train.weight_decay) == ("sgd", 0.2, 1e-4)
-    assert (tiny.train.momentum, tiny.train.warmup_epochs) == (0.9, 5)
-    assert tiny.train.scale_by_t2
-    assert (in21k.label.epochs, in21k.label.batch_size) == (300, 32)
-    assert (in21k.label.flip, in21k.label.mix, in21k.label.cutout_fraction) == (False, "none", 0.5)
-    assert (in21k.train.learning_rate, in21k.train.weight_decay) == (0.002, 0.01)
-    assert in21k.train.label_smoothing == 0.2
-    assert len(plus.label.teachers) == 4
-    assert (plus.train.loss, plus.train.gamma) == ("mse+gt", 0.1)
+        label, train = preset.label, preset.train
+        assert (label.crop_scale, label.epochs) == ((0.08, 1.0), train.epochs)
+        # The last two as the programs do it, where the paper does not say.
+        assert (train.temperature, train.schedule, train.decay_on, train.rate_steps) == (
+            20, "cosine", "weights", "epoch"
+        )  # fmt: skip
+    found = [
+        (p.label.epochs, p.label.batch_size, p.label.flip, p.label.mix, p.label.cutout_fraction,
+         p.train.optimizer, p.train.learning_rate, p.train.weight_decay, p.train.label_smoothing,
+         p.train.scale_by_t2, p.train.warmup_epochs)
+        for p in (in1k, tiny, in21k)
+    ]  # fmt: skip
+    assert found == [
+        (300, 128, True, "cutmix", None, "adamw", 0.001, 0.01, 0, False, 0),
+        (100, 64, True, "none", None, "sgd", 0.2, 1e-4, 0, True, 5),
+        (300, 32, False, "none", 0.5, "adamw", 0.002, 0.01, 0.2, False, 0),
+    ]
+    assert tiny.train.momentum == 0.9
+    assert (len(plus.label.teachers), plus.train.loss, plus.train.gamma) == (4, "mse+gt", 0.1)
     assert {preset.train.sampling for preset in (in1k, tiny, in21k, plus)} == {"batches"}
     lpqld = EXPERIMENT_PRESETS["lpqld"].train
-    assert lpqld.sampling == "shuffled"
-    assert lpqld.temperature_schedule == "step"
+    assert (lpqld.sampling, lpqld.temperature_schedule) == ("shuffled", "step")
     assert (lpqld.student_temperature, lpqld.tail, lpqld.ema) == ("calibrated", "none", None)
     augmentation = in1k.label.augmentation((224, 224))
     assert (augmentation.mix, augmentation.mix_alpha, augmentation.output_height) == ("cutmix", 1.0, 224)
