@@ -166,7 +166,7 @@ def test_outside_text_everywhere_stays_text(tmp_path: Path) -> None:
         writer.extend(make_batches(1, 1, images=images))
         writer.commit(lineage=(step,))
     with PoolReader(tmp_path / "pool") as pool:
-        assert list(gather_facts(pool).names[:2]) == [HOSTILE, "class 1"]
+        assert list(gather_facts(pool).names[:3]) == [HOSTILE.partition("/")[0]] * 2 + ["class 2"]
         page = read_page(report_page(make_report(pool)))
     assert page.text.count("<script>alert(1)</script>") >= 6
 
