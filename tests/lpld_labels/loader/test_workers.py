@@ -26,7 +26,7 @@ from tests.lpld_labels.loader.conftest import Pools
 from tests.lpld_labels.loader.loader_pools import build
 
 MARK = "LPLD_TEST_RUN"
-MOMENTS = int(os.environ.get("LPLD_KILL_MOMENTS", "4"))
+MOMENTS = int(os.environ.get("LPLD_KILL_MOMENTS", "2"))
 """`make kills` sets 20."""
 
 
