@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from lpld_labels.errors import InvalidArgumentError, LabelSourceError
 from lpld_labels.interop.image_ids import MAX_IMAGES, IdLists, SampledOrders
-from tests.lpld_labels.interop.conftest import References
 from tests.trust.children import watched
 
 
@@ -26,12 +25,6 @@ def test_orders_of_both_eras_are_pytorchs(count: int, seed: int) -> None:
     for epoch in range(3):
         assert ours[epoch].tolist() == list(sampler)
         assert older[epoch].tolist() == torch.randperm(count, generator=old).tolist()
-
-
-def test_the_ids_that_lpld_stored(reference: References) -> None:
-    stored = json.loads((reference("lpld_in1k").labels / "sampler_indices_epoch.json").read_text())
-    orders = SampledOrders(len(stored["0"]), era="new")
-    assert [stored[str(epoch)] for epoch in range(4)] == [orders[epoch].tolist() for epoch in range(4)]
 
 
 def test_epochs_in_any_turn() -> None:

@@ -55,19 +55,6 @@ def test_half_precision_of_larger_images_is_near_and_inside(crop: Crop) -> None:
     assert max(abs(a - b) for a, b in zip((top, left, height, width), crop[:4], strict=True)) <= 3
 
 
-@settings(max_examples=60, deadline=None)
-@given(crop=crops(60), half=st.booleans())
-def test_pil_cuts_out_the_same_pixels_from_the_replayed_floats(crop: Crop, half: bool) -> None:
-    """The programs replay floats: ``image.crop((left, top, left + width, top + height))``."""
-    tall, wide = crop[4:]
-    coords = stored(crop, half=half)
-    picture = np.arange(tall * wide, dtype=np.int32).reshape(tall, wide)
-    i, j, h, w = (c.item() * side for c, side in zip(coords[0], (tall, wide, tall, wide), strict=True))
-    cut = np.asarray(Image.fromarray(picture).crop((j, i, j + w, i + h)))
-    top, left, height, width = recovered(coords, tall, wide)
-    assert np.array_equal(cut, picture[top : top + height, left : left + width])
-
-
 @pytest.mark.parametrize("half", [False, True])
 def test_another_image_size_is_noticed(half: bool) -> None:
     rng = np.random.default_rng(0)

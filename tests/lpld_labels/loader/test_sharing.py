@@ -11,11 +11,8 @@ import torch
 
 from lpld_labels import PoolReader
 from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
-from lpld_labels.render import ImageStore, apply_views
-from lpld_labels.render.apply import take_views
-from lpld_labels.render.images import FolderImages
+from lpld_labels.render import ImageStore
 from tests.lpld_labels.loader.conftest import Pools
-from tests.lpld_labels.loader.loader_pools import KINDS
 
 
 def opened(pool: PoolReader, folder: Path, **options: Any) -> PoolLoader:
@@ -53,17 +50,6 @@ def test_their_batches_are_bit_for_bit_those_of_one_process(
         rows = len(expected.keys) // world * world
         assert len({len(part.keys) for part in parts}) == 1
         assert all(torch.equal(f, e[:rows]) for f, e in zip(joined(tuple(parts)), expected, strict=True))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_some_rows_of_a_label_batch_look_as_in_the_whole(pools: Pools, folder: Path, kind: str) -> None:
-    pool = pools[kind]
-    store = ImageStore(FolderImages(folder, pool.images))
-    views = pool.read_views(pool.keys[1])
-    whole = apply_views(views, store, pool.header.augmentation)
-    for slots in (np.array([4]), np.arange(3, 11), np.arange(0, views.rows, 3)):
-        some = apply_views(take_views(views, slots), store, pool.header.augmentation)
-        assert torch.equal(some[: len(slots)], whole[slots])
 
 
 def test_a_process_renders_its_rows_and_their_partners_only(
