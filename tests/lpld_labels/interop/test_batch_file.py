@@ -38,7 +38,6 @@ BOXES: list[object] = [
         (0, lambda coords: coords * float("nan"), r"\[0\] coords"),
         (1, lambda flips: flips.int(), r"item \[1\]"),
         (2, lambda partners: partners + 1, r"\[2\] partners"),
-        (4, None, "mixing"),
         (5, lambda labels: labels.double(), r"\[5\] labels"),
     ],
 )

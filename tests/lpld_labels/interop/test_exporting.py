@@ -274,7 +274,7 @@ def test_batches_that_lpqld_cannot_tell_apart(tmp_path: Path) -> None:
     once = [make_batch(0, batch) for batch in range(3)]
     twice = [*once, *(replace(batch, key=BatchKey(1, batch.key.batch)) for batch in once)]
     (claim,) = exported(write_pool(tmp_path / "pool", twice), tmp_path / "out", "lpqld").claims
-    assert "3 of 3 batches begin with the same images" in claim.why
+    assert "6 of 6 batches begin with the same images" in claim.why
 
 
 @pytest.mark.parametrize(("side", "most"), [(224, 0), (1023, 0), (3000, 4000)])
