@@ -250,12 +250,12 @@ def test_workers_and_a_cache_change_nothing(
     if "cache_directory" in options:
         options = {**options, "cache_directory": tmp_path}
     pool = pools["mixup"]
-    plain = [batch.images.clone() for batch in open_loader(pool, folder, batches_per_epoch=12)]
+    plain = [batch.images.clone() for batch in open_loader(pool, folder, batches_per_epoch=15)]
     assert sum(map(len, plain)) > int(pool.index.rows.sum()), "an epoch may be longer than the pool"
     torch.manual_seed(1)
     before = torch.get_rng_state()
     for _ in range(2 if "cache_directory" in options else 1):
-        found = [batch.images.clone() for batch in open_loader(pool, folder, batches_per_epoch=12, **options)]
+        found = [batch.images.clone() for batch in open_loader(pool, folder, batches_per_epoch=15, **options)]
         assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
     assert torch.equal(torch.get_rng_state(), before), "the global generator is left alone"
     assert bool(list(tmp_path.glob("*.pixels"))) == ("cache_directory" in options)
