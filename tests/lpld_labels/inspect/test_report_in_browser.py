@@ -18,7 +18,7 @@ from lpld_labels.inspect.page import save_page
 from lpld_labels.inspect.report import make_report, report_page
 from lpld_labels.loader import pool_loader
 from tests.browser import Browser, find_chromium
-from tests.factories import make_batches, make_header, write_pool
+from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.inspect.pages import picture_folder
 
 find_chromium()
@@ -226,9 +226,9 @@ def test_light_dark_phone_and_paper(opened: Browser) -> None:
 def test_pages_of_unusual_pools_are_quiet(
     chromium: Browser, tmp_path: Path, batches: int, classes: int
 ) -> None:
-    pool = write_pool(
-        tmp_path / "pool", make_batches(1, batches, classes=classes), header=make_header(classes)
-    )
+    images = make_images(5, 3)
+    made = make_batches(1, batches, classes=classes, images=images)
+    pool = write_pool(tmp_path / "pool", made, header=make_header(classes), images=images)
     (tmp_path / "page.html").write_bytes(report_page(make_report(pool)))
     chromium.open(tmp_path / "page.html", width=400)
     assert chromium.complaints() == []
