@@ -88,25 +88,21 @@ def test_a_student_from_elsewhere_is_not_replaced(
     assert train(overwrite=True).resumed_from == 0
 
 
-def test_a_checkpoint_from_elsewhere_is_not_replaced(train: Train, tmp_path: Path) -> None:
+def test_a_checkpoint_or_a_log_from_elsewhere_is_not_replaced(train: Train, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    path = tmp_path / "run/checkpoint.safetensors"
-    save_weights(path, {"w": torch.zeros(1)}, {"settings": [1]})
+    log, checkpoint = tmp_path / "run/log.jsonl", tmp_path / "run/checkpoint.safetensors"
+    for line in ('{"mine": 1}', "[1]", '{"epoch": 0, "steps": 3}'):
+        log.write_text(f"{line}\n")
+        with pytest.raises(PoolConflictError, match=r"log\.jsonl: the log of a training run is here"):
+            train()
+        assert contents(tmp_path / "run") == {"log.jsonl": f"{line}\n".encode()}
+    log.unlink()
+    save_weights(checkpoint, {"w": torch.zeros(1)}, {"settings": [1]})
     with pytest.raises(PoolConflictError, match="another training run is here"):
         train()
-    save_file({"w": torch.zeros(1)}, path, metadata={"lpld-labels": "[1]"})
+    save_file({"w": torch.zeros(1)}, checkpoint, metadata={"lpld-labels": "[1]"})
     with pytest.raises(InvalidArgumentError, match="no JSON object"):
         train()
-
-
-@pytest.mark.parametrize("line", ['{"mine": 1}', "[1]", '{"epoch": 0, "steps": 3}'])
-def test_a_log_from_elsewhere_is_not_replaced(train: Train, tmp_path: Path, line: str) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/log.jsonl").write_text(f"{line}\n")
-    with pytest.raises(PoolConflictError, match=r"log\.jsonl: the log of a training run is here"):
-        train()
-    assert contents(tmp_path / "run") == {"log.jsonl": f"{line}\n".encode()}
-    train(overwrite=True)
 
 
 def test_stopped_before_anything_is_saved_a_run_goes_on(
