@@ -205,7 +205,7 @@ def shapes() -> Iterator[Shape]:
     for kind, codec in itertools.product(("logits", "probabilities"), ("f16", "f32", "int8", "topk:2")):
         yield Shape(kind=kind, codec=codec)
         yield Shape(mix="none", kind=kind, codec=codec, batches=1, rows=1, images=1, image_classes=1)
-    for batches, classes in itertools.product((0, 1), (2, 3, 300, 10450)):
+    for batches, classes in ((0, 2), (0, 300), (1, 3), (1, 10450)):
         yield Shape(batches=batches, classes=classes, image_classes=1, images=1)
     for cutout, patches, mix in itertools.product((False, True), (None, 1, 3), ("none", "cutmix", "mixup")):
         yield Shape(cutout=cutout, patches=patches, mix=mix, images=40)

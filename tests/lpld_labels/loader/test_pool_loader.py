@@ -400,7 +400,7 @@ def test_damaged_packed_images_are_refused(packed: Path) -> None:
 # Refusals
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, 1])
 def test_other_images_than_the_labelled_are_named(tmp_path: Path, num_workers: int) -> None:
     folder = write_images(tmp_path / "images", 8)
     pool = build(tmp_path / "pool", folder, batch_size=8)
