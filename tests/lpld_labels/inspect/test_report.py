@@ -211,6 +211,7 @@ def shapes() -> Iterator[Shape]:
         yield Shape(cutout=cutout, patches=patches, mix=mix, images=40)
 
 
+@pytest.mark.slow
 def test_unusual_pools_make_a_page(tmp_path: Path) -> None:
     for number, shape in enumerate(dict.fromkeys(shapes())):
         shape.write(tmp_path / str(number))
