@@ -1,10 +1,9 @@
-"""Loading processes: distributed training, kills, dead workers, memory."""
+"""Loading processes: kills, dead workers, memory. tests/clients has those of distributed training."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import signal
 import subprocess
@@ -59,36 +58,6 @@ def shared_images() -> set[tuple[int, str]]:
                     if "lpld-images" in (name := str(link.readlink())):
                         found.add((process.pid, name))
     return found
-
-
-DISTRIBUTED = """
-    import json, sys
-    import torch.distributed as dist
-    from lpld_labels.loader import pool_loader
-
-    pool, images, rank, meeting = sys.argv[1:]
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=2)
-    loader = pool_loader(pool, images, batch_size=9, num_workers=1, sampling="shuffled", batches_per_epoch=4)
-    epochs = [[batch.keys.tolist() for batch in loader] for _ in range(2)]
-    counts = [None, None]
-    dist.all_gather_object(counts, [len(epoch) for epoch in epochs])
-    assert counts[0] == counts[1]
-    dist.barrier()
-    del loader  # torch 2.1 cannot end a group that forked workers hold open
-    dist.destroy_process_group()
-    print(json.dumps(epochs))
-"""
-
-
-def test_two_distributed_processes_share_each_epoch(pool: PoolReader, folder: Path, tmp_path: Path) -> None:
-    ranks = [run_python(DISTRIBUTED, pool.location, folder, rank, tmp_path / "meeting") for rank in (0, 1)]
-    outputs = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    alone = pool_loader(pool, folder, batch_size=18, sampling="shuffled", batches_per_epoch=4)
-    for first, second in zip(*outputs, strict=True):
-        assert [one + other for one, other in zip(first, second, strict=True)] == [
-            batch.keys.tolist() for batch in alone
-        ]
 
 
 def test_a_dead_worker_is_an_error_and_not_a_hang(pool: PoolReader, folder: Path) -> None:
