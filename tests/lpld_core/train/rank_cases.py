@@ -1,14 +1,21 @@
-"""Training runs that several processes do together and one process alone, for comparison."""
+"""Training runs that several processes do together and one process alone, for comparison.
+
+As a script, one of several processes that train all cases together: rank_cases.py PLACE.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lpld_core.train.evaluate import ValidationSet
-from lpld_core.train.ranks import ALONE, Ranks
+from lpld_core.train.ranks import ALONE, Ranks, joined_ranks, leave
 from lpld_core.train.settings import TrainSettings
 from lpld_core.train.student import TrainResult, train_student
 from lpld_labels.loader.pool_loader import TrainingSteps
@@ -61,3 +68,19 @@ def recorded_rows() -> Iterator[Rows]:
         yield rows
     finally:
         TrainingSteps.__getitem__ = real  # type: ignore[method-assign]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    place = Path(sys.argv[1])
+    rows = {}
+    with joined_ranks("cpu") as ranks:
+        for name in CASES:
+            with recorded_rows() as rows[name]:
+                train(place, name, place / "ranks" / name, ranks)
+        (place / f"rank{ranks.rank}.json").write_text(json.dumps(rows))
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()

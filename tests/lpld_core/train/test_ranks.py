@@ -25,7 +25,7 @@ from tests.clients.launching import environment, launcher
 from tests.lpld_core.image_folders import SMALL_BUILD, write_images
 from tests.lpld_core.train.rank_cases import CASES, Rows, recorded_rows, train
 
-WORKERS = Path(__file__).parent / "workers"
+WORKERS = Path(__file__).parent
 TOLERANCE = 1e-9
 """Relative, of float64 weights; 1e-14 was seen."""
 EVERY_MOMENT = bool(os.environ.get("LPLD_RANK_MOMENTS"))

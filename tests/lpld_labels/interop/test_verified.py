@@ -125,7 +125,7 @@ def test_the_authors_teacher_confirms_their_labels(tmp_path: Path, name: str) ->
     """EfficientNet-Lite0 labelled the ImageNet-1K folders."""
     source = authors_reference(name)
     import_labels(source.labels, tmp_path / "right", images=source.images)
-    teacher = load_teacher("tests.lpld_core.efficientnet_lite:lite0", input_size=(224, 224))
+    teacher = load_teacher("tests.lpld_core.networks:lite0", input_size=(224, 224))
     found = verified(tmp_path / "right", source.images, [teacher], batches=1, seed=SEEDS[name])
     assert found.agrees
     assert found.largest_difference <= 0.0079, "a float16 step of the largest logits, which are 8 to 16"
