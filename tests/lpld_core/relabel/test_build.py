@@ -323,17 +323,6 @@ def test_what_decides_nothing_may_differ(
     assert digest(begun) == digest(whole)
 
 
-@pytest.mark.parametrize("change", [{"amp": True}, {"replayable_by": "lpld"}])
-def test_other_work_is_replaced_if_asked_for(
-    begun: Path, images: Path, table: ImageTable, tmp_path: Path, change: dict[str, Any]
-) -> None:
-    other = replace(SMALL, **change)
-    build = Build.prepare(images, begun, other, table=table)
-    assert run_build(build, overwrite=True).labelled == 24
-    build_pool(images, tmp_path / "alone", other, table=table)
-    assert digest(begun) == digest(tmp_path / "alone")
-
-
 def test_an_ensemble_that_is_given_says_itself_whether_it_is_amp(
     begun: Path, images: Path, table: ImageTable
 ) -> None:

@@ -176,12 +176,6 @@ def test_an_unknown_normalisation_is_refused_unless_given(
         train_student(pool, images, tmp_path / "run", replace(once, mean=(0.5,) * 3, std=(0.5,) * 3))
 
 
-def test_mse_and_ground_truth_trains(train: Train, tmp_path: Path) -> None:
-    train(settings=replace(SETTINGS, loss="mse+gt", warmup_epochs=1.0))
-    log = log_of(tmp_path / "run")
-    assert log[-1]["loss"] < log[0]["loss"]
-
-
 def test_a_pruned_epoch_has_as_many_steps_as_complete_batches(
     pool_path: Path, images: Path, tmp_path: Path
 ) -> None:
