@@ -70,6 +70,13 @@ def stop_at(moment: int) -> Callable[[int, int], None]:
     return stop
 
 
+def noting(calls: list[int]) -> Callable[[int, int], None]:
+    def note(done: int, total: int) -> None:
+        calls.append(done)
+
+    return note
+
+
 def test_images_are_saved_as_an_image_folder(
     recover: Recover, teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
 ) -> None:
@@ -111,7 +118,7 @@ def test_killed_in_a_group_it_resumes_there(
         out, calls = tmp_path / f"cut{moment}", list[int]()
         with pytest.raises(KeyboardInterrupt):
             recover(out, settings, progress=stop_at(moment))
-        recover(out, settings, progress=lambda done, total, calls=calls: calls.append(done))
+        recover(out, settings, progress=noting(calls))
         assert calls[0] > moment % 12 - 2
         assert contents(out) == contents(tmp_path / "whole")
         assert not (out / ".unfinished").exists()
@@ -138,11 +145,11 @@ def test_parts_make_the_same_images_as_one_run(recover: Recover, tmp_path: Path)
 def test_folder_of_another_run_is_refused(recover: Recover, tmp_path: Path) -> None:
     recover(tmp_path / "out")
     before = contents(tmp_path / "out")
-    changed = {"alpha": 0.1, "seed": 1, "ipc": 2, "roll_direction": "forward", "format": "png"}
-    for name, value in changed.items():
+    changed: dict[str, Any] = {"alpha": 0.1, "seed": 1, "ipc": 2, "roll_direction": "forward"}
+    for name, value in {**changed, "format": "png"}.items():
         message = f"'{name}' differs .expected {getattr(SETTINGS, name)!r}, got {value!r}"
         with pytest.raises(PoolConflictError, match=message):
-            recover(tmp_path / "out", dataclasses.replace(SETTINGS, **{name: value}))  # type: ignore[arg-type]
+            recover(tmp_path / "out", dataclasses.replace(SETTINGS, **{name: value}))
     assert contents(tmp_path / "out") == before
     summary = recover(tmp_path / "out", dataclasses.replace(SETTINGS, class_group=4))
     assert (summary.made_groups, summary.kept_groups) == (0, 1)

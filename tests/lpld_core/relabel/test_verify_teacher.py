@@ -75,7 +75,9 @@ def test_an_ensemble_agrees(verify: Verify, choice: TeacherChoice, images: Path,
 def test_questions_without_an_answer_are_refused(
     verify: Verify, teacher: str | None, classes: int, options: dict[str, Any], message: str
 ) -> None:
-    given = {} if teacher is None else {"teachers": load_teacher(teacher, weights="random", classes=classes)}
+    given: dict[str, Any] = {}
+    if teacher is not None:
+        given["teachers"] = load_teacher(teacher, weights="random", classes=classes)
     with pytest.raises(InvalidArgumentError, match=message):
         verify(**given, **options)
 

@@ -21,7 +21,8 @@ from tests.trust.children import watched
 def test_orders_of_both_eras_are_pytorchs(count: int, seed: int) -> None:
     new, old = (torch.Generator().manual_seed(seed) for _ in range(2))
     sampler = torch.utils.data.RandomSampler(range(count), generator=new)
-    ours, older = (SampledOrders(count, era=era, seed=seed) for era in ("new", "old"))
+    ours = SampledOrders(count, era="new", seed=seed)
+    older = SampledOrders(count, era="old", seed=seed)
     for epoch in range(3):
         assert ours[epoch].tolist() == list(sampler)
         assert older[epoch].tolist() == torch.randperm(count, generator=old).tolist()
