@@ -83,10 +83,10 @@ engines: $(VENV)/.ready-dev
 	OMP_NUM_THREADS=1 LPLD_WHOLE_ENGINES=1 $(RUN)/python -m pytest -n 0 tests/engines
 
 # Kill, interrupt and fail every command at each of its file-system calls, then run it again. Then kill a training
-# process at 20 moments instead of 4: no worker may outlive it.
+# process at 20 moments instead of 2: no worker may outlive it.
 kills: $(VENV)/.ready-dev
 	$(MAKE) -j 2 kills-1 kills-2
-	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_orphans.py \
+	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_workers.py::test_no_process_outlives_a_killed_trainer \
 		tests/lpld_labels/io/test_kills.py
 
 kills-%: $(VENV)/.ready-dev

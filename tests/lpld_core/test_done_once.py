@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lpld_core.relabel.build import build_pool
-from lpld_core.settings import TeacherChoice
+from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.errors import InvalidBatchError
 from lpld_labels.format import digests, records
 from lpld_labels.loader import pool_loader
@@ -23,23 +23,9 @@ from lpld_labels.render import apply
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
-from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
+from tests.lpld_core.image_folders import SMALL_BUILD
 
-BATCHES = 12
-TEACHER = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))
-SETTINGS = replace(SMALL_BUILD, epochs=2, teachers=(TEACHER,))
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("images") / "folder")
-
-
-@pytest.fixture(scope="module")
-def pool(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("pools") / "pool"
-    build_pool(images, path, SETTINGS)
-    return path
+BATCHES = 18
 
 
 @pytest.fixture
@@ -68,48 +54,48 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return seen
 
 
-def test_build(images: Path, tmp_path: Path, counts: Counter[str]) -> None:
-    build_pool(images, tmp_path / "pool", SETTINGS)
+def test_build(images: Path, ensemble: Ensemble, tmp_path: Path, counts: Counter[str]) -> None:
+    build_pool(images, tmp_path / "pool", replace(SMALL_BUILD, epochs=3), ensemble=ensemble)
     # Two batches more were drawn and digested in the preflight.
     assert counts == {"checks": BATCHES + 2, "digests": BATCHES + 2, "bounds": BATCHES}
 
 
-def test_read(pool: Path, counts: Counter[str]) -> None:
-    with PoolReader(pool) as reader:
+def test_read(pool_path: Path, counts: Counter[str]) -> None:
+    with PoolReader(pool_path) as reader:
         for _ in range(2):
             assert len(list(reader)) == BATCHES
     assert counts == {"digests": BATCHES, "groups": 1}
 
 
-def test_prune(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
-    with PoolReader(pool) as reader:
+def test_prune(pool_path: Path, tmp_path: Path, counts: Counter[str]) -> None:
+    with PoolReader(pool_path) as reader:
         prune_pool(reader, tmp_path / "pruned", PruneSettings(ratio=2))
     # Row groups are read whole; only what stays of them, of the batches that are complete, is digested.
-    assert counts == {"digests": 10 // 2, "groups": 1}
+    assert counts == {"digests": 15 // 2, "groups": 1}
 
 
-def test_encode(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
-    with PoolReader(pool) as reader:
+def test_encode(pool_path: Path, tmp_path: Path, counts: Counter[str]) -> None:
+    with PoolReader(pool_path) as reader:
         encode_pool(reader, tmp_path / "encoded", EncodeSettings(codec="int8"))
     assert (counts["groups"], counts["bounds"]) == (1, 0)
     # The other records are those of the batches that are weighed before, under other keys.
     assert counts["digests"] == BATCHES + counts["checks"]
 
 
-def test_views_that_are_drawn(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
-    with PoolReader(pool) as reader:
+def test_views_that_are_drawn(pool_path: Path, tmp_path: Path, counts: Counter[str]) -> None:
+    with PoolReader(pool_path) as reader:
         encode_pool(reader, tmp_path / "drawn", EncodeSettings(codec="int8", views="drawn"))
     # One batch more is drawn before anything is written, to see whether it can be done.
     assert counts["drawn"] == BATCHES + 1
     counts.clear()
     with PoolReader(tmp_path / "drawn") as reader:
         prune_pool(reader, tmp_path / "pruned", PruneSettings(ratio=2))
-    assert (counts["drawn"], counts["bounds"]) == (10 // 2, 0)
+    assert (counts["drawn"], counts["bounds"]) == (15 // 2, 0)
 
 
-def test_views_proven_elsewhere_are_checked(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
+def test_views_proven_elsewhere_are_checked(pool_path: Path, tmp_path: Path, counts: Counter[str]) -> None:
     """What was proven holds for a pool of the same frame only: of smaller images, crops reach outside."""
-    with PoolReader(pool) as reader:
+    with PoolReader(pool_path) as reader:
         smaller = replace(reader.images, heights=np.ones_like(reader.images.heights))
         batch = reader.read_encoded(reader.keys[0])
         strict = PoolWriter(tmp_path / "smaller", header=reader.header, images=smaller)
@@ -119,7 +105,7 @@ def test_views_proven_elsewhere_are_checked(pool: Path, tmp_path: Path, counts: 
     assert counts["bounds"] == 1
 
 
-def test_training(pool: Path, images: Path, counts: Counter[str]) -> None:
-    loader = pool_loader(pool, images, sampling="stored")
-    assert sum(len(list(loader)) for _ in range(2)) == BATCHES
+def test_training(pool_path: Path, images: Path, counts: Counter[str]) -> None:
+    loader = pool_loader(pool_path, images, sampling="stored")
+    assert sum(len(list(loader)) for _ in range(3)) == BATCHES
     assert counts == {"digests": BATCHES, "groups": 1}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms import functional
 
-from lpld_core.recover.optimise import GroupOptimiser, draw_noise, draw_view, layer_targets
+from lpld_core.recover.optimise import GroupOptimiser, draw_noise, draw_view, layer_targets, recover_group
 from lpld_core.recover.settings import (
     Group,
     Method,
@@ -27,6 +27,7 @@ from lpld_core.recover.settings import (
 )
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
+from lpld_labels.exec.job import run_task
 from tests.lpld_core.networks import MEAN, STD, collect_statistics, tiny_teacher
 
 SIDE, STEPS = 16, 3
@@ -127,8 +128,10 @@ def test_iterations_are_those_of_the_published_programs(
         assert module.running_var is not None
         return module.running_mean, module.running_var
 
-    optimiser = GroupOptimiser(teacher, group, layer_targets(teacher, statistics, kind), settings)
-    for iteration, expected in enumerate(published_run(teacher, group, settings, target)):
+    targets = layer_targets(teacher, statistics, kind)
+    optimiser = GroupOptimiser(teacher, group, targets, settings)
+    published = published_run(teacher, group, settings, target)
+    for iteration, expected in enumerate(published):
         losses = optimiser.losses(iteration)
         optimiser.step(losses.total(settings.alpha).sum(), iteration)
         assert optimiser.images.grad is not None
@@ -140,6 +143,9 @@ def test_iterations_are_those_of_the_published_programs(
         }
         for name, value in expected.items():
             torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9, msg=f"{name} {iteration}")
+    outcome = run_task(recover_group(teacher, group, targets, settings), lambda _: True)
+    assert outcome is not None
+    torch.testing.assert_close(outcome.fact.images, published[-1]["pixels"], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

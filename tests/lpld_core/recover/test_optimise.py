@@ -1,3 +1,5 @@
+"""Optimised images: views, losses, steps, groups, and the settings of methods."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -7,9 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lpld_core.recover.optimise import RecoveredGroup, layer_targets, recover_group
+from lpld_core.recover.optimise import (
+    RecoveredGroup,
+    UnitMoments,
+    View,
+    draw_noise,
+    draw_view,
+    layer_targets,
+    recover_group,
+    show,
+)
 from lpld_core.recover.settings import (
     RECOVERY_PRESETS,
     RdedSettings,
@@ -25,7 +38,7 @@ from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from lpld_labels.exec.job import run_task
-from tests.lpld_core.networks import MEAN, STD, collect_statistics, tiny_teacher
+from tests.lpld_core.networks import collect_statistics, tiny_teacher
 
 NAMES = ("ant", "bee", "cat", "dog")
 
@@ -52,7 +65,6 @@ def recovered(*arguments: Any) -> RecoveredGroup:
 
 
 def recover_all(teacher: LoadedTeacher, settings: RecoverSettings) -> dict[tuple[int, int], Tensor]:
-    """Images of all groups by (class, number)."""
     targets = layer_targets(teacher, class_statistics(teacher), settings.statistics_kind)
     images: dict[tuple[int, int], Tensor] = {}
     for group in settings.groups(teacher.classes):
@@ -75,57 +87,6 @@ def test_grouped_recovery_equals_one_batch_at_a_time(method: str) -> None:
             torch.testing.assert_close(found[member], image, rtol=0, atol=1e-10)
 
 
-def test_recovery_follows_its_parts_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adam, cosine rate and clamping written out again, on the loss of an unchanged picture."""
-    teacher = tiny_teacher(dtype=torch.float64)
-    monkeypatch.setattr("lpld_core.recover.optimise.FLIP_PROBABILITY", 0.0)
-    settings = make_settings(ipc=2, class_group=1, smallest_crop=1.0, roll=0, iterations=4)
-    statistics = class_statistics(teacher)
-    targets = layer_targets(teacher, statistics, "class")
-    group = settings.groups(4)[1]
-    made = recovered(teacher, group, targets, settings).images
-
-    from lpld_core.recover.optimise import draw_noise
-    from tests.lpld_core.recover.test_losses import plain_losses
-
-    rows = {layer.name: (layer.mean[1].double(), layer.variance[1].double()) for layer in statistics.layers}
-    images = torch.from_numpy(draw_noise((2, 3, 8, 8), seed=0, unit=(1, 0)))
-    first, second = torch.zeros_like(images), torch.zeros_like(images)
-    low = ((0 - torch.tensor(MEAN)) / torch.tensor(STD)).double().view(1, 3, 1, 1)
-    high = ((1 - torch.tensor(MEAN)) / torch.tensor(STD)).double().view(1, 3, 1, 1)
-    for step in range(4):
-        images = images.detach().requires_grad_()
-        cross_entropy, batchnorm = plain_losses(teacher.model, images, torch.tensor([1, 1]), rows)
-        (gradient,) = torch.autograd.grad(cross_entropy + 0.05 * batchnorm, images)
-        first = 0.5 * first + 0.5 * gradient
-        second = 0.9 * second + 0.1 * gradient**2
-        rate = 0.1 * 0.5 * (1 + math.cos(math.pi * step / 4))
-        move = (first / (1 - 0.5 ** (step + 1))) / ((second / (1 - 0.9 ** (step + 1))).sqrt() + 1e-8)
-        images = torch.minimum(torch.maximum(images.detach() - rate * move, low), high)
-    torch.testing.assert_close(made, images, rtol=0, atol=1e-6)
-
-
-def test_ablation_with_global_statistics_differs_from_class_statistics() -> None:
-    teacher = tiny_teacher()
-    by_class = recover_all(teacher, make_settings())
-    by_global = recover_all(teacher, make_settings(statistics_kind="global"))
-    assert not torch.equal(by_class[1, 0], by_global[1, 0])
-
-
-def test_recovery_lowers_both_losses() -> None:
-    teacher = tiny_teacher()
-    targets = layer_targets(teacher, class_statistics(teacher), "class")
-
-    def after(iterations: int) -> tuple[float, float]:
-        settings = make_settings(iterations=iterations)
-        made = recovered(teacher, settings.groups(4)[0], targets, settings)
-        return made.cross_entropy, made.batchnorm
-
-    start, end = after(1), after(150)
-    assert end[0] < start[0]
-    assert end[1] < start[1]
-
-
 def test_curriculum_lets_crops_shrink_along_a_cosine() -> None:
     settings = make_settings(method="cda", statistics_kind="global", iterations=100)
     crops = [settings.crop_from(iteration) for iteration in (0, 50, 100)]
@@ -134,19 +95,7 @@ def test_curriculum_lets_crops_shrink_along_a_cosine() -> None:
     assert [settings.rate(i) for i in (0, 50, 100)] == pytest.approx([0.1, 0.05, 0.0])
 
 
-def test_nan_names_the_class() -> None:
-    teacher = tiny_teacher()
-    statistics = class_statistics(teacher)
-    statistics.layers[0].mean[3] = math.nan
-    targets = layer_targets(teacher, statistics, "class")
-    settings = make_settings(class_group=4)
-    with pytest.raises(ComputationError, match=r"class 3 gave values that are not finite by iteration 0"):
-        recovered(teacher, settings.groups(4)[0], targets, settings)
-
-
 class Greedy(nn.Module):
-    """Asks for more memory than any machine has."""
-
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
@@ -173,14 +122,6 @@ def test_out_of_memory_says_what_to_lower() -> None:
         recovered(teacher, vast.groups(4)[0], targets, vast)
 
 
-def test_other_errors_of_torch_pass_through() -> None:
-    teacher = tiny_teacher()
-    broken = dataclasses.replace(teacher, model=nn.Sequential(teacher.model, nn.Linear(7, 4)))
-    settings = make_settings(statistics_kind="global")
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        recovered(broken, settings.groups(4)[0], layer_targets(teacher, None, "global"), settings)
-
-
 def test_teachers_and_statistics_must_fit() -> None:
     with pytest.raises(InvalidArgumentError, match="no BatchNorm2d"):
         layer_targets(tiny_teacher(batchnorm=False), None, "global")
@@ -203,63 +144,117 @@ def test_plans_hold_every_image_once() -> None:
         Part(number=3, of=2)
 
 
-def test_forward_passes_have_a_usual_size() -> None:
-    assert [fitting_group(images) for images in (1, 10, 60, 200)] == [100, 10, 1, 1]
-
-
-def test_presets_are_the_papers() -> None:
+def test_settings_of_a_method_are_the_papers_and_what_is_given() -> None:
     table = {name: tuple(values.values()) for name, values in RECOVERY_PRESETS.items()}
     assert table == {
         "imagenet1k": (4000, 0.25, 0.01, 32, "forward"),
         "tiny": (4000, 0.1, 0.05, 4, "both"),
         "imagenet21k": (2000, 0.05, 0.25, 32, "forward"),
     }
-
-
-def test_settings_of_a_method_are_the_presets_and_what_is_given() -> None:
+    assert [fitting_group(images) for images in (1, 10, 60, 200)] == [100, 10, 1, 1]
     large = method_settings("lpld", size=(224, 224), classes=1000, ipc=10)
-    assert large == RecoverSettings(
-        method="lpld",
-        ipc=10,
-        iterations=4000,
-        learning_rate=0.25,
-        alpha=0.01,
-        roll=32,
-        roll_direction="forward",
-        size=(224, 224),
-    )
+    assert isinstance(large, RecoverSettings)
+    found = (large.iterations, large.learning_rate, large.alpha, large.roll, large.roll_direction)
+    assert found == table["imagenet1k"]
     given: dict[str, Any] = {"alpha": 0.5, "roll_direction": "both", "crops": 2, "batch_size": 50}
     small = method_settings("sre2l", size=(64, 64), classes=20, ipc=10, **given)
     assert isinstance(small, RecoverSettings)
     assert (small.alpha, small.roll, small.statistics_kind, small.class_group) == (0.5, 4, "global", 5)
-    cda = method_settings("cda", size=(64, 64), classes=20, ipc=1, preset="tiny")
-    assert isinstance(cda, RecoverSettings)
-    assert cda.roll_direction == "forward"
     rded = method_settings("rded", size=(64, 64), classes=20, ipc=1, **given)
     assert rded == RdedSettings(ipc=1, size=(64, 64), crops=2)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("method", "magic"),
-        ("statistics_kind", "local"),
-        ("roll_direction", "backward"),
-        ("ipc", 0),
-        ("alpha", -1.0),
-        ("alpha", math.nan),
-        ("learning_rate", 0.0),
-        ("smallest_crop", 1.5),
-        ("seed", -1),
-    ],
-)
-def test_settings_out_of_range_are_refused(field: str, value: object) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"{field.replace('_', ' ')} is wrong"):
-        make_settings(**{field: value})
-
-
-def test_other_settings_out_of_range_are_refused() -> None:
+def test_settings_out_of_range_are_refused() -> None:
+    for name, value in (
+        ("method", "magic"), ("statistics_kind", "local"), ("roll_direction", "backward"), ("ipc", 0),
+        ("alpha", -1.0), ("alpha", math.nan), ("learning_rate", 0.0), ("smallest_crop", 1.5), ("seed", -1),
+        ("quality", 0), ("format", "gif"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgumentError, match=f"{name.replace('_', ' ')} is wrong"):
+            make_settings(**{name: value})
     with pytest.raises(InvalidArgumentError, match=r"statistics kind is wrong.*sre2l mixes classes"):
         make_settings(method="sre2l", statistics_kind="class")
     with pytest.raises(InvalidArgumentError, match="size is wrong"):
         RdedSettings(ipc=1, size=(33, 32))
+
+
+# Views
+
+
+@st.composite
+def views(draw: st.DrawFn, height: int = 12, width: int = 9) -> View:
+    rows, columns = draw(st.integers(1, height)), draw(st.integers(1, width))
+    return View(
+        top=draw(st.integers(0, height - rows)),
+        left=draw(st.integers(0, width - columns)),
+        height=rows,
+        width=columns,
+        flip=draw(st.booleans()),
+        roll_down=draw(st.integers(-5, 5)),
+        roll_right=draw(st.integers(-5, 5)),
+    )
+
+
+@settings(deadline=None, max_examples=50)
+@given(first=views(), second=views())
+def test_matrices_do_what_crop_resize_flip_and_roll_do(first: View, second: View) -> None:
+    images = torch.randn(5, 3, 12, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = []
+    for unit, view in zip(torch.split(images, [2, 3]), (first, second), strict=True):
+        crop = unit[:, :, view.top : view.top + view.height, view.left : view.left + view.width]
+        resized = torch.nn.functional.interpolate(crop, size=(12, 9), mode="bilinear", align_corners=False)
+        flipped = resized.flip(3) if view.flip else resized
+        expected.append(torch.roll(flipped, (view.roll_down, view.roll_right), dims=(2, 3)))
+    torch.testing.assert_close(show(images, [2, 3], [first, second]), torch.cat(expected))
+
+
+def roomy(**changes: Any) -> RecoverSettings:
+    return make_settings(size=(32, 32), roll=4, roll_direction="both", **changes)
+
+
+def test_draws_follow_from_seed_unit_and_iteration_alone() -> None:
+    def draw(seed: int = 1, unit: tuple[int, int] = (2, 0), iteration: int = 3) -> View:
+        return draw_view(roomy(seed=seed), unit, iteration)
+
+    assert draw() == draw()
+    others = [draw(seed=2), draw(unit=(0, 2)), draw(unit=(3, 0)), draw(iteration=4)]
+    assert all(other != draw() for other in others)
+    noise = draw_noise((2, 3, 4, 4), seed=1, unit=(2, 0))
+    assert (noise == draw_noise((2, 3, 4, 4), seed=1, unit=(2, 0))).all()
+    assert (noise != draw_noise((2, 3, 4, 4), seed=1, unit=(0, 2))).any()
+
+
+def test_draws_fill_their_ranges() -> None:
+    both = roomy(smallest_crop=0.25)
+    drawn = [draw_view(both, (0, 0), n) for n in range(2000)]
+    assert {view.roll_down for view in drawn} == set(range(-4, 5)) == {view.roll_right for view in drawn}
+    share = sum(view.flip for view in drawn) / len(drawn)
+    assert 0.45 < share < 0.55
+    areas = [view.height * view.width / 1024 for view in drawn]
+    assert 0.23 < min(areas) < 0.3
+    assert max(areas) > 0.95
+    assert all(view.top + view.height <= 32 and view.left + view.width <= 32 for view in drawn)
+
+
+# Losses
+
+
+@settings(deadline=None, max_examples=15)
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), shift=st.floats(-3, 3))
+def test_unit_moments_have_the_right_gradient(sizes: list[int], shift: float) -> None:
+    random = torch.Generator().manual_seed(sum(sizes))
+    values = torch.randn(sum(sizes), 2, 3, 2, generator=random, dtype=torch.float64, requires_grad=True)
+    counts = torch.tensor(sizes)
+    unit_of_image = torch.arange(len(sizes)).repeat_interleave(counts)
+    offset = torch.full((2,), shift, dtype=torch.float64)
+
+    def moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        mean, variance = UnitMoments.apply(inputs, unit_of_image, counts, offset)
+        return mean, variance
+
+    mean, variance = moments(values)
+    for number, part in enumerate(torch.split(values, sizes)):
+        flat = part.permute(1, 0, 2, 3).flatten(1)
+        torch.testing.assert_close(mean[number], flat.mean(dim=1))
+        torch.testing.assert_close(variance[number], flat.var(dim=1, correction=0))
+    assert torch.autograd.gradcheck(moments, (values,))

@@ -2,26 +2,25 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
 
 from lpld_core.images import RealFolder, evenly
 from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, contact_sheet, to_pixels
-from lpld_core.recover.run import recover_images
-from lpld_core.recover.settings import RdedSettings, RecoverSettings
+from lpld_core.recover.run import RunSummary, recover_images
+from lpld_core.recover.settings import RecoverSettings
 from lpld_core.settings import Part
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError, PoolConflictError
-from lpld_labels.format.manifest import Teacher
 from lpld_labels.render.images import scan_image_folder
 from tests.lpld_core.networks import MEAN, STD, collect_statistics, noisy_folder, tiny_teacher
 
@@ -46,21 +45,43 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.*"))}
 
 
-class StoppedError(Exception):
-    pass
+@pytest.fixture
+def recover(teacher: LoadedTeacher, statistics: ClassStatistics) -> Callable[..., RunSummary]:
+    def recovered(
+        out: Path,
+        settings: RecoverSettings = SETTINGS,
+        *,
+        statistics: ClassStatistics = statistics,
+        **more: Any,
+    ) -> RunSummary:
+        return recover_images(teacher, out, settings=settings, statistics=statistics, **more)
+
+    return recovered
+
+
+Recover = Callable[..., RunSummary]
+
+
+def stop_at(moment: int) -> Callable[[int, int], None]:
+    def stop(done: int, total: int) -> None:
+        if done >= moment:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def noting(calls: list[int]) -> Callable[[int, int], None]:
+    def note(done: int, total: int) -> None:
+        calls.append(done)
+
+    return note
 
 
 def test_images_are_saved_as_an_image_folder(
-    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
+    recover: Recover, teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
 ) -> None:
     calls: list[tuple[int, int]] = []
-    summary = recover_images(
-        teacher,
-        tmp_path / "out",
-        settings=SETTINGS,
-        statistics=statistics,
-        progress=lambda done, total: calls.append((done, total)),
-    )
+    summary = recover(tmp_path / "out", progress=lambda done, total: calls.append((done, total)))
     assert (summary.made_groups, summary.kept_groups, summary.images, summary.complete) == (4, 0, 12, True)
     assert calls == [(done, 12) for done in range(1, 13)]
     table = scan_image_folder(tmp_path / "out")
@@ -68,121 +89,79 @@ def test_images_are_saved_as_an_image_folder(
     assert np.bincount(table.classes).tolist() == [3, 3, 3, 3]
     assert set(table.widths) == set(table.heights) == {8}
     record = json.loads((tmp_path / "out" / RECORD_FILE).read_text())
-    assert record["method"] == "lpld"
-    assert record["class_group"] == 1
+    assert (record["method"], record["class_group"]) == ("lpld", 1)
     assert record["teacher"]["weights_digest"] == teacher.description.weights_digest
     assert record["statistics_digest"] == statistics.digest()
     with Image.open(tmp_path / "out" / CONTACT_SHEET_FILE) as sheet:
         assert min(sheet.size) > 100, "small images are enlarged"
 
 
-def test_killed_run_goes_on_at_the_next_group(
-    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
-) -> None:
-    recover_images(teacher, tmp_path / "whole", settings=SETTINGS, statistics=statistics)
-
-    def stop(done: int, total: int) -> None:
-        if done == 8:
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        recover_images(teacher, tmp_path / "cut", settings=SETTINGS, statistics=statistics, progress=stop)
+def test_a_killed_run_resumes_at_the_next_group(recover: Recover, tmp_path: Path) -> None:
+    recover(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        recover(tmp_path / "cut", progress=stop_at(8))
     assert not (tmp_path / "cut" / CONTACT_SHEET_FILE).exists()
     # A kill between two files of a group leaves some of them: that group is made again.
     (tmp_path / "cut" / "bee" / "bee_00002.jpg").unlink()
-    summary = recover_images(teacher, tmp_path / "cut", settings=SETTINGS, statistics=statistics)
+    summary = recover(tmp_path / "cut")
     assert (summary.made_groups, summary.kept_groups, summary.complete) == (3, 1, True)
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
-def test_killed_in_a_group_it_goes_on_there(
-    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_killed_in_a_group_it_resumes_there(
+    recover: Recover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten moments; what is lost is what happened since the last save."""
     settings = dataclasses.replace(SETTINGS, ipc=6, iterations=6, class_group=2)
-    recover_images(teacher, tmp_path / "whole", settings=settings, statistics=statistics)
+    recover(tmp_path / "whole", settings)
     monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
-    for moment in range(2, 24, 2):
-
-        def stop(done: int, total: int, moment: int = moment) -> None:
-            if done >= moment:
-                raise StoppedError
-
-        out = tmp_path / f"cut{moment}"
-        calls: list[int] = []
-        with pytest.raises(StoppedError):
-            recover_images(teacher, out, settings=settings, statistics=statistics, progress=stop)
-        recover_images(
-            teacher,
-            out,
-            settings=settings,
-            statistics=statistics,
-            progress=lambda done, total, calls=calls: calls.append(done),  # type: ignore[misc]
-        )
+    for moment in (2, 6, 10, 12, 16, 22):
+        out, calls = tmp_path / f"cut{moment}", list[int]()
+        with pytest.raises(KeyboardInterrupt):
+            recover(out, settings, progress=stop_at(moment))
+        recover(out, settings, progress=noting(calls))
         assert calls[0] > moment % 12 - 2
         assert contents(out) == contents(tmp_path / "whole")
         assert not (out / ".unfinished").exists()
 
 
-def test_two_processes_do_not_make_the_same_group(
-    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
-) -> None:
+def test_two_processes_do_not_make_the_same_group(recover: Recover, tmp_path: Path) -> None:
     def meanwhile(done: int, total: int) -> None:
         with pytest.raises(PoolConflictError, match="another process is at work here"):
-            recover_images(teacher, tmp_path / "out", settings=SETTINGS, statistics=statistics)
-        raise StoppedError
+            recover(tmp_path / "out")
+        raise KeyboardInterrupt
 
-    with pytest.raises(StoppedError):
-        recover_images(
-            teacher, tmp_path / "out", settings=SETTINGS, statistics=statistics, progress=meanwhile
-        )
+    with pytest.raises(KeyboardInterrupt):
+        recover(tmp_path / "out", progress=meanwhile)
 
 
-def test_parts_make_the_same_images_as_one_run(
-    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
-) -> None:
-    recover_images(teacher, tmp_path / "whole", settings=SETTINGS, statistics=statistics)
-    done = [
-        recover_images(
-            teacher, tmp_path / "parts", settings=SETTINGS, statistics=statistics, part=Part(number=n, of=3)
-        )
-        for n in (3, 1, 2)
-    ]
+def test_parts_make_the_same_images_as_one_run(recover: Recover, tmp_path: Path) -> None:
+    recover(tmp_path / "whole")
+    done = [recover(tmp_path / "parts", part=Part(number=n, of=3)) for n in (3, 1, 2)]
     assert [summary.made_groups for summary in done] == [1, 2, 1]
     assert [summary.complete for summary in done] == [False, False, True]
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
 
 
-def test_folder_of_another_run_is_refused(
-    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
-) -> None:
-    recover_images(teacher, tmp_path / "out", settings=SETTINGS, statistics=statistics)
+def test_folder_of_another_run_is_refused(recover: Recover, tmp_path: Path) -> None:
+    recover(tmp_path / "out")
     before = contents(tmp_path / "out")
-    for changes in ({"alpha": 0.1}, {"seed": 1}, {"ipc": 2}, {"roll_direction": "forward"}):
-        other = dataclasses.replace(SETTINGS, **changes)
-        ((name, value),) = changes.items()
-        begun = getattr(SETTINGS, name)
-        message = f"'{name}' differs .expected {begun!r}, got {value!r}"
+    changed: dict[str, Any] = {"alpha": 0.1, "seed": 1, "ipc": 2, "roll_direction": "forward"}
+    for name, value in {**changed, "format": "png"}.items():
+        message = f"'{name}' differs .expected {getattr(SETTINGS, name)!r}, got {value!r}"
         with pytest.raises(PoolConflictError, match=message):
-            recover_images(teacher, tmp_path / "out", settings=other, statistics=statistics)
-    other = dataclasses.replace(SETTINGS, format="png")
-    with pytest.raises(PoolConflictError, match="'format' differs"):
-        recover_images(teacher, tmp_path / "out", settings=other, statistics=statistics)
+            recover(tmp_path / "out", dataclasses.replace(SETTINGS, **{name: value}))
     assert contents(tmp_path / "out") == before
-    regrouped = dataclasses.replace(SETTINGS, class_group=4)
-    summary = recover_images(teacher, tmp_path / "out", settings=regrouped, statistics=statistics)
+    summary = recover(tmp_path / "out", dataclasses.replace(SETTINGS, class_group=4))
     assert (summary.made_groups, summary.kept_groups) == (0, 1)
     (tmp_path / "foreign" / "holiday").mkdir(parents=True)
     with pytest.raises(PoolConflictError, match="something is already here"):
-        recover_images(teacher, tmp_path / "foreign", settings=SETTINGS, statistics=statistics)
+        recover(tmp_path / "foreign")
 
 
-def test_nan_keeps_finished_groups(
-    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
-) -> None:
+def test_nan_keeps_finished_groups(recover: Recover, statistics: ClassStatistics, tmp_path: Path) -> None:
     statistics.layers[0].variance[2] = math.nan
     with pytest.raises(ComputationError, match=r"group 2 \(cat\): recovery of class 2 .*not finite"):
-        recover_images(teacher, tmp_path / "out", settings=SETTINGS, statistics=statistics)
+        recover(tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*") if path.is_dir()) == ["ant", "bee"]
     assert len(list((tmp_path / "out").rglob("*.jpg"))) == 6
 
@@ -206,21 +185,9 @@ def test_pixels_come_back_exactly() -> None:
     assert torch.equal(to_pixels(normalised, MEAN, STD), pixels.permute(0, 2, 3, 1))
 
 
-def test_image_files_are_checked() -> None:
-    with pytest.raises(InvalidArgumentError, match="jpeg, png"):
-        dataclasses.replace(SETTINGS, format="gif")  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="quality is wrong"):
-        dataclasses.replace(SETTINGS, quality=0)
-
-
-def test_contact_sheet_shows_an_even_choice() -> None:
-    assert evenly(3, 10) == [0, 1, 2]
-    assert evenly(1000, 5) == [0, 250, 500, 749, 999]
-    assert evenly(1, 10) == [0]
-
-
 @pytest.mark.parametrize(("classes", "side"), [(2, 8), (10, 32), (10, 224)])
 def test_contact_sheets_fit_a_screen_and_can_be_seen(tmp_path: Path, classes: int, side: int) -> None:
+    assert [evenly(3, 10), evenly(1000, 5), evenly(1, 10)] == [[0, 1, 2], [0, 250, 500, 749, 999], [0]]
     names = [f"class {label}, of a rather long name indeed" for label in range(classes)]
     colours = np.random.default_rng(0).integers(0, 200, (classes, 10, 3))
     for label, number in np.ndindex(classes, 10):
@@ -238,75 +205,3 @@ def test_contact_sheets_fit_a_screen_and_can_be_seen(tmp_path: Path, classes: in
     assert min(np.ptp(np.nonzero(shown), axis=1)) + 1 >= 60, "large enough to be seen"
     left = np.nonzero(shown)[1].min() - 9 * 100
     assert (pixels[:, : max(left, 40)] < 128).any(), "names stand on the left"
-
-
-class Brightness(nn.Module):
-    """A classifier that takes an image for class 1 the surer, the brighter it is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(()), requires_grad=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        bright = images.mean(dim=(1, 2, 3)) * self.weight
-        return torch.stack([-bright, bright], dim=1)
-
-
-def brightness_teacher() -> LoadedTeacher:
-    description = Teacher(name="tests:brightness", mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-    return LoadedTeacher(model=Brightness(), description=description, input_size=(8, 8), classes=2)
-
-
-def grey_folder(root: Path, greys: list[int]) -> RealFolder:
-    for name in ("dark", "light"):
-        (root / name).mkdir(parents=True)
-        for number, grey in enumerate(greys):
-            Image.new("RGB", (20, 14), (grey, grey, grey)).save(root / name / f"{number}.png")
-    return RealFolder.open(root)
-
-
-def test_rded_stitches_the_crops_the_teacher_is_surest_of(tmp_path: Path) -> None:
-    greys = [10, 200, 30, 120, 220, 60, 90, 250, 160, 70]
-    real = grey_folder(tmp_path / "real", greys)
-    settings = RdedSettings(ipc=2, size=(8, 8), crops=3, format="png")
-    recover_images(brightness_teacher(), tmp_path / "out", settings=settings, real=real)
-    tiles = {}
-    for name in ("dark", "light"):
-        images = [np.asarray(Image.open(path)) for path in sorted((tmp_path / "out" / name).iterdir())]
-        assert [image.shape for image in images] == [(8, 8, 3)] * 2
-        tiles[name] = [
-            [int(image[top : top + 4, left : left + 4].mean()) for top in (0, 4) for left in (0, 4)]
-            for image in images
-        ]
-    ordered = sorted(greys)
-    assert sorted(itertools.chain(*tiles["dark"])) == ordered[:8]
-    assert sorted(itertools.chain(*tiles["light"])) == ordered[2:]
-    assert tiles["light"] == [[250, 200, 120, 70], [220, 160, 90, 60]]
-
-
-def test_rded_keeps_the_best_crop_of_an_image(tmp_path: Path) -> None:
-    (tmp_path / "real" / "a").mkdir(parents=True)
-    (tmp_path / "real" / "b").mkdir()
-    ramp = np.repeat(np.linspace(0, 255, 64, dtype=np.uint8)[None, :, None], 64, axis=0).repeat(3, axis=2)
-    for name in ("a", "b"):
-        Image.fromarray(ramp).save(tmp_path / "real" / name / "ramp.png")
-    real = RealFolder.open(tmp_path / "real")
-    brightness = {}
-    for crops in (1, 12):
-        settings = RdedSettings(ipc=1, size=(8, 8), tiles=1, crops=crops, format="png")
-        out = tmp_path / f"out{crops}"
-        recover_images(brightness_teacher(), out, settings=settings, real=real)
-        for name in ("a", "b"):
-            brightness[name, crops] = float(np.asarray(Image.open(out / name / f"{name}_00000.png")).mean())
-    assert brightness["a", 12] < brightness["a", 1]
-    assert brightness["b", 12] > brightness["b", 1]
-
-
-def test_rded_refuses_classes_with_too_few_images(tmp_path: Path, teacher: LoadedTeacher) -> None:
-    real = RealFolder.open(noisy_folder(tmp_path / "real", classes=4, images=7))
-    with pytest.raises(InvalidArgumentError, match=r"'class0' has too few real images.*expected 8.*got 7"):
-        recover_images(teacher, tmp_path / "out", settings=RdedSettings(ipc=2, size=(8, 8)), real=real)
-    assert not (tmp_path / "out").exists()
-    three = RealFolder.open(noisy_folder(tmp_path / "three", classes=3, images=4))
-    with pytest.raises(InvalidArgumentError, match=r"expected 4 .the teacher's., got 3"):
-        recover_images(teacher, tmp_path / "out", settings=RdedSettings(ipc=1, size=(8, 8)), real=three)

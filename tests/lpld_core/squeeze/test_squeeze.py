@@ -1,25 +1,31 @@
-"""Squeezing a folder: centre or random views, in passes, whatever the order and the threads."""
+"""Squeezing a folder: its views, resuming, and images that only look the same."""
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from click.testing import Result
+from PIL import Image
 
 from lpld_core import images as real_images
 from lpld_core.images import RealFolder, labelled_batches, prepared, random_view
 from lpld_core.settings import SqueezeSettings, Update
 from lpld_core.squeeze import squeeze
-from lpld_core.squeeze.squeeze import class_groups, folder_bound, squeeze_folder
+from lpld_core.squeeze.squeeze import class_groups, finished_squeeze, folder_bound, squeeze_folder
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.exec.local import LocalExecutor
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from tests.lpld_core.networks import MEAN, STD, collect_statistics, noisy_folder, tiny_teacher
 
+TINY = ("--teacher", "tests.lpld_core.networks:tiny_net", "--teacher-weights", "random", "--size", "8")
+SETTINGS = SqueezeSettings(batch_size=3)
 CROPS = SqueezeSettings(views="crop", passes=3, batch_size=4, seed=5)
 
 
@@ -45,7 +51,7 @@ def test_centre_views_are_those_of_evaluation(folder: RealFolder) -> None:
     assert_close(found, expected)
 
 
-def test_crop_views_are_keyed_by_pass_and_image(folder: RealFolder) -> None:
+def test_crop_views_are_keyed_by_pass_and_image(folder: RealFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made again one by one, in folder order, from nothing but (seed, pass, image)."""
     teacher = tiny_teacher()
     views, labels = [], []
@@ -60,16 +66,8 @@ def test_crop_views_are_keyed_by_pass_and_image(folder: RealFolder) -> None:
     found = squeeze_folder(teacher, folder, CROPS)
     assert (found.views, found.passes, found.counts.tolist()) == ("crop", 3, [15] * 4)
     assert_close(found, expected)
-
-
-def test_threads_change_nothing(folder: RealFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    teacher = tiny_teacher()
-    digests = set()
-    for threads in (1, 3):
-        monkeypatch.setitem(real_images.labelled_batches.__kwdefaults__ or {}, "threads", threads)
-        digests.add(squeeze_folder(teacher, folder, CROPS).digest())
-    assert len(digests) == 1
-    assert squeeze_folder(teacher, folder, SqueezeSettings(views="crop", seed=5)).digest() not in digests
+    monkeypatch.setitem(real_images.labelled_batches.__kwdefaults__ or {}, "threads", 3)
+    assert squeeze_folder(teacher, folder, CROPS).digest() == found.digest()
 
 
 def test_random_views_cover_crops_and_flips() -> None:
@@ -96,24 +94,13 @@ def test_progress_and_moving_average_count_all_passes(folder: RealFolder) -> Non
     assert (bound.required_passes - 1) * 3 < bound.required <= bound.required_passes * 3
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"views": "corner"}, "views"),
-        ({"update": "median"}, "update"),
-        ({"passes": 0}, "passes"),
-        ({"passes": 2}, "passes"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"momentum": 1.0}, "momentum"),
-    ],
-)
-def test_settings_out_of_range_are_refused(changes: dict[str, object], field: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"{field.replace('_', ' ')} is wrong"):
-        SqueezeSettings(**changes)  # type: ignore[arg-type]
-
-
-class StoppedError(Exception):
-    pass
+def test_settings_out_of_range_are_refused() -> None:
+    for name, value in (
+        ("views", "corner"), ("update", "median"), ("passes", 0), ("passes", 2), ("batch_size", 0),
+        ("momentum", 1.0),
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgumentError, match=f"{name.replace('_', ' ')} is wrong"):
+            SqueezeSettings(**{name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("update", ["exact", "ema"])
@@ -126,7 +113,7 @@ def test_stopped_anywhere_it_goes_on_to_the_same_statistics(
     settings = SqueezeSettings(batch_size=6, views="crop", passes=3, update=update)
     whole = squeeze_folder(teacher, folder, settings)
     # 4 batches in each of 3 passes.
-    for moment in range(1, 12):
+    for moment in (1, 3, 4, 5, 8, 11):
         kept = tmp_path / f"kept{moment}"
         kept.mkdir()
         calls: list[int] = []
@@ -134,9 +121,9 @@ def test_stopped_anywhere_it_goes_on_to_the_same_statistics(
         def stop(done: int, total: int, calls: list[int] = calls, moment: int = moment) -> None:
             calls.append(done)
             if len(calls) == moment:
-                raise StoppedError
+                raise KeyboardInterrupt
 
-        with pytest.raises(StoppedError):
+        with pytest.raises(KeyboardInterrupt):
             squeeze_folder(teacher, folder, settings, place=kept, progress=stop)
         again = squeeze_folder(teacher, folder, settings, place=kept, progress=stop)
         # What was kept is told first.
@@ -144,10 +131,11 @@ def test_stopped_anywhere_it_goes_on_to_the_same_statistics(
         assert again.digest() == whole.digest()
         assert torch.equal(again.counts, whole.counts)
     other = replace(settings, seed=1)
-    assert (
-        squeeze_folder(teacher, folder, other, place=kept).digest()
-        == squeeze_folder(teacher, folder, other).digest()
-    ), "the work of other settings is not used"
+    found, expected = (
+        squeeze_folder(teacher, folder, other, place=kept),
+        squeeze_folder(teacher, folder, other),
+    )
+    assert found.digest() == expected.digest(), "the work of other settings is not used"
 
 
 def test_groups_follow_from_images_and_batch_size(
@@ -163,7 +151,91 @@ def test_groups_follow_from_images_and_batch_size(
 def test_a_moving_average_is_one_task(folder: RealFolder) -> None:
     settings = SqueezeSettings(update="ema", batch_size=1)
     assert len(class_groups(tiny_teacher(), folder, settings)) == 1
-    alone = squeeze_folder(tiny_teacher(), folder, settings)
-    assert (
-        squeeze_folder(tiny_teacher(), folder, settings, executor=LocalExecutor(2)).digest() == alone.digest()
+
+
+# Images that have changed since
+
+
+def replace_one(root: Path) -> None:
+    path = root / "class2" / "001.bmp"
+    size = path.stat().st_size
+    Image.fromarray(np.full((8, 8, 3), 255, np.uint8)).save(path)
+    assert path.stat().st_size == size
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    root = noisy_folder(tmp_path / "real", classes=4, images=3, suffix="bmp")
+    for path in root.rglob("*.bmp"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))  # long ago
+    return root
+
+
+def stop_after(batches: int) -> Callable[[int, int], None]:
+    left = iter(range(batches - 1))
+
+    def progress(done: int, total: int) -> None:
+        if done and next(left, None) is None:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+@pytest.mark.parametrize("update", ["exact", "ema"])
+def test_unfinished_work_of_changed_images_is_not_used(
+    tmp_path: Path, real: Path, monkeypatch: pytest.MonkeyPatch, update: Update
+) -> None:
+    monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
+    teacher, settings, place = tiny_teacher(), replace(SETTINGS, update=update), tmp_path / "kept"
+    place.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        squeeze_folder(teacher, RealFolder.open(real), settings, place=place, progress=stop_after(2))
+    assert len(list(place.iterdir())) == 1
+    replace_one(real)
+    folder = RealFolder.open(real)
+    again = squeeze_folder(teacher, folder, settings, place=place)
+    assert again.digest() == squeeze_folder(teacher, folder, settings).digest()
+
+
+def test_a_mended_image_costs_its_own_classes_only(
+    tmp_path: Path, real: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lpld_core.squeeze.squeeze.GROUP_BATCHES", 1)
+    teacher = tiny_teacher()
+    squeeze_folder(teacher, RealFolder.open(real), SETTINGS, place=tmp_path)
+    replace_one(real)
+    calls: list[tuple[int, int]] = []
+    squeeze_folder(
+        teacher, RealFolder.open(real), SETTINGS, place=tmp_path, progress=lambda *call: calls.append(call)
     )
+    assert calls == [(12, 12)], "nine of twelve views were there"
+
+
+def test_statistics_of_changed_images_are_not_the_same(tmp_path: Path, real: Path) -> None:
+    teacher, path = tiny_teacher(), tmp_path / "s.safetensors"
+    folder = RealFolder.open(real)
+    squeeze_folder(teacher, folder, SETTINGS).save(path)
+    assert finished_squeeze(path, teacher, folder, SETTINGS) is not None
+    assert finished_squeeze(path, teacher, folder, replace(SETTINGS, seed=1)) is None
+    for copying, same in ((shutil.copy2, True), (shutil.copyfile, False)):  # copyfile does not keep dates
+        copied = shutil.copytree(real, tmp_path / copying.__name__, copy_function=copying)
+        assert (finished_squeeze(path, teacher, RealFolder.open(copied), SETTINGS) is not None) == same
+    replace_one(real)
+    assert finished_squeeze(path, teacher, folder, SETTINGS) is None
+
+
+def test_the_command_says_what_to_do(cli: Callable[..., Result], tmp_path: Path, real: Path) -> None:
+    out = tmp_path / "s.safetensors"
+    first = cli("squeeze", real, out, *TINY)
+    assert first.exit_code == 0, first.output
+    again = cli("squeeze", real, out, *TINY)
+    assert "is there already, from the same squeeze" in again.stderr
+    before = ClassStatistics.load(out).digest()
+    replace_one(real)
+    refused = cli("squeeze", real, out, *TINY)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+    assert "something else is already here" in refused.stderr
+    assert "--overwrite" in refused.stderr
+    assert not out.with_name("s.safetensors.unfinished").exists()
+    assert cli("squeeze", real, out, *TINY, "--overwrite").exit_code == 0
+    assert ClassStatistics.load(out).digest() != before

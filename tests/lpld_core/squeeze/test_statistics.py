@@ -8,19 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lpld_core.networks.batchnorm import batchnorm_layers, image_sums, watched_inputs
-from lpld_core.networks.weights import read_weights, save_weights, weights_digest
+from lpld_core.networks.weights import read_weights, save_weights
 from lpld_core.squeeze.squeeze import BatchRows, ClassMoments, update_bound
 from lpld_core.squeeze.statistics import ClassStatistics
-from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError, ManifestError
-from lpld_labels.format.manifest import Teacher
-from tests.lpld_core.networks import MEAN, STD, collect_statistics, tiny_teacher
+from tests.lpld_core.networks import collect_statistics, tiny_teacher
 
 NAMES = ("ant", "bee", "cat", "dog")
 Batch = tuple[Tensor, Tensor]
@@ -76,25 +73,6 @@ def test_exact_moments_are_those_of_all_images_whatever_the_batches(size: int, o
             torch.testing.assert_close(layer.variance[label], variance.float(), rtol=1e-5, atol=1e-6)
 
 
-def test_moving_average_updates_only_the_classes_in_a_batch() -> None:
-    teacher = tiny_teacher()
-    images, labels = data()
-    found = collect_statistics(
-        teacher, batches(images, labels, 5), class_names=NAMES, update="ema", momentum=0.3
-    )
-    for layer in found.layers:
-        values = activations(teacher.model, images)[layer.name]
-        mean, variance = torch.zeros_like(layer.mean), torch.ones_like(layer.variance)
-        for start in range(0, len(labels), 5):
-            part, part_labels = values[start : start + 5], labels[start : start + 5]
-            for label in sorted(set(part_labels.tolist())):
-                now = plain_moments(part[part_labels == label])
-                mean[label] = 0.7 * mean[label] + 0.3 * now[0].float()
-                variance[label] = 0.7 * variance[label] + 0.3 * now[1].float()
-        torch.testing.assert_close(layer.mean, mean, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(layer.variance, variance, rtol=1e-5, atol=1e-5)
-
-
 def test_moving_average_is_the_published_one_in_float64() -> None:
     """The published layer: mask a class, mean and biased variance, (1 - m) old + m new, from 0 and 1."""
     teacher = tiny_teacher(dtype=torch.float64)
@@ -138,12 +116,8 @@ def test_file_gives_back_what_was_saved(tmp_path: Path) -> None:
     saved = collect_statistics(teacher, batches(*data(), 8), class_names=NAMES, update="ema", momentum=0.2)
     saved.save(tmp_path / "s.safetensors")
     loaded = ClassStatistics.load(tmp_path / "s.safetensors")
-    assert (loaded.teacher, loaded.class_names, loaded.update, loaded.momentum) == (
-        teacher.description,
-        NAMES,
-        "ema",
-        0.2,
-    )
+    assert (loaded.teacher, loaded.class_names) == (teacher.description, NAMES)
+    assert (loaded.update, loaded.momentum) == ("ema", 0.2)
     assert torch.equal(loaded.counts, saved.counts)
     assert loaded.digest() == saved.digest()
     for a, b in zip(loaded.layers, saved.layers, strict=True):
@@ -204,20 +178,6 @@ def test_bound_is_the_papers_for_imagenet() -> None:
     assert slow.required == pytest.approx(42300, abs=100)
     small = update_bound(smallest_class=500, images=10_000, batch_size=256)
     assert not small.one_pass_suffices
-
-
-def test_resnet18_of_tiny_imagenet_weighs_what_the_paper_says() -> None:
-    model = torchvision.models.resnet18(num_classes=200).eval()
-    teacher = LoadedTeacher(
-        model=model,
-        description=Teacher(name="resnet18", weights_digest=weights_digest(model), mean=MEAN, std=STD),
-        input_size=(32, 32),
-        classes=200,
-    )
-    batch = (torch.zeros(200, 3, 32, 32), torch.arange(200))
-    found = collect_statistics(teacher, [batch], class_names=[f"{n:03d}" for n in range(200)])
-    # The paper's 7.35 MB are 2^20 bytes each and include the file's small change.
-    assert found.nbytes / 2**20 == pytest.approx(7.35, abs=0.05)
 
 
 def test_files_of_the_first_version_are_centre_views_of_one_pass(tmp_path: Path) -> None:

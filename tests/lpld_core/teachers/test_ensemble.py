@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,11 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lpld_core.settings import TeacherChoice
-from lpld_core.teachers.ensemble import (
-    Ensemble,
-    load_ensemble,
-    normalised_mean,
-)
+from lpld_core.teachers.ensemble import Ensemble, load_ensemble, normalised_mean
+from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import ENSEMBLE_WORDS
 from lpld_labels.render import normalise
@@ -67,14 +66,13 @@ def test_each_teacher_normalises_pixels_its_own_way() -> None:
 
 
 def test_teachers_that_disagree_are_refused() -> None:
-    four = load_ensemble([TeacherChoice(name=SMALL, weights="random")], classes=4).teachers
-    five = load_ensemble([TeacherChoice(name=SMALL, weights="random")], classes=5).teachers
-    large = load_ensemble(
-        [TeacherChoice(name=SMALL, weights="random", input_size=(32, 32))], classes=4
-    ).teachers
+    def small(classes: int = 4, **size: Any) -> list[LoadedTeacher]:
+        choice = TeacherChoice(name=SMALL, weights="random", **size)
+        return list(load_ensemble([choice], classes=classes).teachers)
+
     with pytest.raises(InvalidArgumentError, match="number of classes"):
-        Ensemble([*four, *five])
+        Ensemble([*small(), *small(5)])
     with pytest.raises(InvalidArgumentError, match="different image sizes"):
-        _ = Ensemble([*four, *large]).input_size
+        _ = Ensemble([*small(), *small(input_size=(32, 32))]).input_size
     with pytest.raises(InvalidArgumentError, match="no teacher"):
         Ensemble([])

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import io
 import pickle
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +48,12 @@ def test_a_network_of_one_channel_sees_the_mean_of_the_colours() -> None:
         assert not torch.allclose(network(images), network(images.flip(2)), atol=1e-3)
 
 
-def test_the_small_resnet_of_later_work_has_its_size() -> None:
-    network = SmallResNet(classes=20, depth=10, width=32, stem_stride=2)
-    assert sum(p.numel() for p in network.parameters()) == pytest.approx(1.23e6, rel=0.01)
-    assert network(torch.zeros(2, 3, 64, 64)).shape == (2, 20)
-
-
 def test_the_tiny_imagenet_resnet_takes_torchvision_checkpoints() -> None:
     common = torchvision.models.resnet18(num_classes=200)
     common.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     common.maxpool = nn.Identity()
+    small = SmallResNet(classes=20, depth=10, width=32, stem_stride=2)
+    assert sum(p.numel() for p in small.parameters()) == pytest.approx(1.23e6, rel=0.01)
     ours = SmallResNet(classes=200)
     ours.load_state_dict(common.state_dict())
     images = torch.randn(2, 3, 32, 32)
@@ -76,8 +74,7 @@ def test_a_teacher_is_frozen_and_described(tmp_path: Path, model: SmallResNet) -
     assert (other.mean, other.input_size) == ((0, 0, 0), (16, 16))
 
 
-@pytest.mark.parametrize("wrapper", [None, "state_dict", "model"])
-@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize(("wrapper", "prefix"), [(None, "module."), ("state_dict", ""), ("model", "")])
 def test_torch_checkpoints_load(tmp_path: Path, model: SmallResNet, wrapper: str | None, prefix: str) -> None:
     tensors = OrderedDict((prefix + name, value) for name, value in model.state_dict().items())
     torch.save(tensors if wrapper is None else {wrapper: tensors, "epoch": 3}, tmp_path / "w.pth")
@@ -100,39 +97,27 @@ class Evil:
         return (sys.exit, (3,))
 
 
-def write_text(path: Path) -> None:
-    path.write_text("not weights")
+def saved(content: object) -> bytes:
+    stream = io.BytesIO()
+    torch.save(content, stream)
+    return stream.getvalue()
 
 
-def write_nothing(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def write_code(path: Path) -> None:
-    torch.save({"state_dict": Evil()}, path)
-
-
-def write_plain_pickle(path: Path) -> None:
-    path.write_bytes(pickle.dumps(Evil()))
-
-
-def write_numbers(path: Path) -> None:
-    torch.save({"accuracy": 0.7}, path)
-
-
-def write_half(path: Path) -> None:
-    whole = path.with_name("whole")
-    torch.save(SmallResNet(classes=3, depth=10, width=8).state_dict(), whole)
-    path.write_bytes(whole.read_bytes()[:5000])
+NOT_WEIGHTS: dict[str, Callable[[], bytes]] = {
+    "text": lambda: b"not weights",
+    "nothing": lambda: b"",
+    "code": lambda: saved({"state_dict": Evil()}),
+    "plain pickle": lambda: pickle.dumps(Evil()),
+    "numbers": lambda: saved({"accuracy": 0.7}),
+    "half a file": lambda: saved(SmallResNet(classes=3, depth=10, width=8).state_dict())[:5000],
+}
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-@pytest.mark.parametrize(
-    "write", [write_text, write_nothing, write_code, write_plain_pickle, write_numbers, write_half]
-)
-def test_files_that_are_not_weights_are_refused(tmp_path: Path, write: object, suffix: str) -> None:
+@pytest.mark.parametrize("name", NOT_WEIGHTS)
+def test_files_that_are_not_weights_are_refused(tmp_path: Path, name: str, suffix: str) -> None:
     path = tmp_path / f"file{suffix}"
-    write(path)  # type: ignore[operator]  # one of the writers above
+    path.write_bytes(NOT_WEIGHTS[name]())
     with pytest.raises(InvalidArgumentError, match="not a weights file") as caught:
         read_weights(path)
     assert str(path) in str(caught.value)
@@ -140,12 +125,7 @@ def test_files_that_are_not_weights_are_refused(tmp_path: Path, write: object, s
     # What torch advises is to turn off what protects.
     for advice in ("weights_only", "can still be loaded", "trust"):
         assert advice not in str(caught.value)
-
-
-def test_code_in_a_weights_file_is_named(tmp_path: Path) -> None:
-    write_code(tmp_path / "evil.pth")
-    with pytest.raises(InvalidArgumentError, match=r"it asks for sys\.exit, .*nothing of it was run"):
-        read_weights(tmp_path / "evil.pth")
+    assert ("it asks for sys.exit, " in str(caught.value)) == ((name, suffix) == ("code", ".pth"))
 
 
 def test_a_safetensors_file_may_have_any_name(tmp_path: Path, model: SmallResNet) -> None:
@@ -161,20 +141,14 @@ def test_weights_of_another_network_are_named(tmp_path: Path, model: SmallResNet
         load_teacher("small-resnet10:width=9", weights=tmp_path / "w.safetensors")
     with pytest.raises(InvalidArgumentError, match="no such weights file"):
         load_teacher(SMALL, weights=tmp_path / "absent.pth")
+    with pytest.raises(InvalidArgumentError, match=r"expected 4 classes, got 5"):
+        load_teacher(SMALL, weights=tmp_path / "w.safetensors", classes=4)
 
 
-@pytest.mark.parametrize(
-    "name", ["resnet18", "mobilenet_v2", "efficientnet_b0", "shufflenet_v2_x0_5", "squeezenet1_1", SMALL]
-)
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "shufflenet_v2_x0_5", "squeezenet1_1", SMALL])
 def test_the_class_count_is_read_from_the_weights(name: str) -> None:
     source = network_source(name)
     assert source.classes_of(source.build(7).module.state_dict()) == 7
-
-
-def test_another_class_count_is_refused(tmp_path: Path, model: SmallResNet) -> None:
-    save_weights(tmp_path / "w.safetensors", model.state_dict(), {})
-    with pytest.raises(InvalidArgumentError, match=r"expected 4 classes, got 5"):
-        load_teacher(SMALL, weights=tmp_path / "w.safetensors", classes=4)
 
 
 def test_timm_models_load() -> None:
@@ -222,6 +196,6 @@ def test_wrong_names_are_refused(name: str, problem: str) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"mean": (0.5, 0.5)}, {"std": (0.5, 0.5, 0.0)}])
-def test_wrong_normalisation_is_refused(changes: dict[str, tuple[float, ...]]) -> None:
+def test_wrong_normalisation_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match="is wrong"):
-        load_teacher(SMALL, weights="random", classes=3, **changes)  # type: ignore[arg-type]
+        load_teacher(SMALL, weights="random", classes=3, **changes)

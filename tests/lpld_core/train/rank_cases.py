@@ -1,14 +1,21 @@
-"""Training runs that several processes do together and one process alone, for comparison."""
+"""Training runs that several processes do together and one process alone, for comparison.
+
+As a script, one of several processes that train all cases together: rank_cases.py PLACE.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lpld_core.train.evaluate import ValidationSet
-from lpld_core.train.ranks import ALONE, Ranks
+from lpld_core.train.ranks import ALONE, Ranks, joined_ranks, leave
 from lpld_core.train.settings import TrainSettings
 from lpld_core.train.student import TrainResult, train_student
 from lpld_labels.loader.pool_loader import TrainingSteps
@@ -18,12 +25,12 @@ from tests.lpld_core.image_folders import SIDE
 Rows = list[list[list[int]]]
 """Of each step, the keys (epoch, batch, slot) of its rows."""
 
-_EPOCHS = {"epochs": 3, "learning_rate": 0.01, "evaluate_every": 1}
+_EPOCHS: dict[str, Any] = {"epochs": 3, "learning_rate": 0.01, "evaluate_every": 1}
 _PLAIN = "tests.lpld_core.networks:double_net"
 _BATCHNORM = "tests.lpld_core.networks:double_batchnorm_net"
 CASES = {
     # Steps are label batches.
-    "label batches": TrainSettings(student=_PLAIN, **_EPOCHS),  # type: ignore[arg-type]
+    "label batches": TrainSettings(student=_PLAIN, **_EPOCHS),
     "cut": TrainSettings(
         student=_PLAIN,
         batch_size=24,
@@ -31,16 +38,15 @@ CASES = {
         optimizer="sgd",
         ema=0.9,
         student_temperature="calibrated",
-        **_EPOCHS,  # type: ignore[arg-type]
+        **_EPOCHS,
     ),
-    "true classes": TrainSettings(student=_PLAIN, batch_size=12, loss="mse+gt", **_EPOCHS),  # type: ignore[arg-type]
+    "true classes": TrainSettings(student=_PLAIN, batch_size=12, loss="mse+gt", **_EPOCHS),
     # It has parameters that are not used, too.
-    "batchnorm": TrainSettings(student=_BATCHNORM, **_EPOCHS),  # type: ignore[arg-type]
+    "batchnorm": TrainSettings(student=_BATCHNORM, **_EPOCHS),
 }
 
 
 def train(place: Path, name: str, out: Path, ranks: Ranks = ALONE) -> TrainResult:
-    """Train one of the cases. place: has `images` and `pool`."""
     validation = ValidationSet(place / "images", size=(SIDE, SIDE))
     with PoolReader(place / "pool") as pool:
         return train_student(pool, place / "images", out, CASES[name], validation=validation, ranks=ranks)
@@ -62,3 +68,19 @@ def recorded_rows() -> Iterator[Rows]:
         yield rows
     finally:
         TrainingSteps.__getitem__ = real  # type: ignore[method-assign]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    place = Path(sys.argv[1])
+    rows = {}
+    with joined_ranks("cpu") as ranks:
+        for name in CASES:
+            with recorded_rows() as rows[name]:
+                train(place, name, place / "ranks" / name, ranks)
+        (place / f"rank{ranks.rank}.json").write_text(json.dumps(rows))
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -22,10 +22,10 @@ from lpld_core.relabel.build import build_pool
 from lpld_core.settings import TeacherChoice
 from lpld_core.train.settings import TrainSettings
 from tests.clients.launching import environment, launcher
-from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
+from tests.lpld_core.image_folders import SMALL_BUILD, write_images
 from tests.lpld_core.train.rank_cases import CASES, Rows, recorded_rows, train
 
-WORKERS = Path(__file__).parent / "workers"
+WORKERS = Path(__file__).parent
 TOLERANCE = 1e-9
 """Relative, of float64 weights; 1e-14 was seen."""
 EVERY_MOMENT = bool(os.environ.get("LPLD_RANK_MOMENTS"))
@@ -39,12 +39,11 @@ TRAINING = ("--student", "tests.lpld_core.networks:double_net", "--epochs", "3",
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(choice: TeacherChoice, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with `images` and `pool`: six label batches of 6 rows an epoch."""
     root = tmp_path_factory.mktemp("ranks")
     images = write_images(root / "images", per_class=12)
-    teacher = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))
-    build_pool(images, root / "pool", replace(SMALL_BUILD, epochs=3, batch_size=6, teachers=(teacher,)))
+    build_pool(images, root / "pool", replace(SMALL_BUILD, epochs=3, batch_size=6, teachers=(choice,)))
     return root
 
 
@@ -86,7 +85,7 @@ def log_of(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.thorough)])
 def test_processes_together_train_what_one_trains(
     place: Path, alone: dict[str, Rows], tmp_path: Path, world: int
 ) -> None:
@@ -102,9 +101,7 @@ def test_processes_together_train_what_one_trains(
         for fields in ("steps", "images", "student_temperature"):
             assert [line[fields] for line in found] == [line[fields] for line in wanted], name
         if name == "batchnorm":
-            assert all(
-                bool(tensor.isfinite().all()) for tensor in tensors(tmp_path / "ranks" / name).values()
-            )
+            assert all(bool(t.isfinite().all()) for t in tensors(tmp_path / "ranks" / name).values())
             continue
         assert_same_weights(tmp_path / "ranks" / name, place / "alone" / name)
         for field in ("loss", "top1", "top5"):
@@ -133,10 +130,7 @@ def test_a_killed_process_ends_the_run_and_the_next_start_goes_on(
     assert [line["images"] for line in log_of(out)] == [line["images"] for line in whole]
 
 
-@pytest.mark.parametrize(
-    ("words", "said", "code"),
-    MISTAKES if EVERY_MOMENT else MISTAKES[:1],
-)
+@pytest.mark.parametrize(("words", "said", "code"), MISTAKES if EVERY_MOMENT else MISTAKES[:1])
 def test_what_is_wrong_with_a_command_is_said_by_one_process(
     place: Path, words: list[str], said: str, code: int
 ) -> None:

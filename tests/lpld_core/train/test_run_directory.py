@@ -12,43 +12,27 @@ import torch
 from safetensors.torch import save_file
 
 from lpld_core.networks.weights import read_weights, save_weights
-from lpld_core.relabel.build import build_pool
-from lpld_core.settings import TeacherChoice
 from lpld_core.train.evaluate import ValidationSet
+from lpld_core.train.run_directory import TrainingRun
 from lpld_core.train.settings import TrainSettings
 from lpld_core.train.student import TrainResult, train_student
+from lpld_core.train.trainer import Trainer
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.pool.reader import PoolReader
-from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
+from tests.lpld_core.image_folders import NETWORK, SIDE
 
 SETTINGS = TrainSettings(epochs=2, learning_rate=0.01, student=NETWORK)
 OTHERS = replace(SETTINGS, seed=7)
 Train = Callable[..., TrainResult]
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("images") / "folder")
-
-
-@pytest.fixture(scope="module")
-def pool_path(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("pools") / "pool"
-    choice = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))
-    build_pool(images, path, replace(SMALL_BUILD, epochs=1, teachers=(choice,)))
-    return path
-
-
 @pytest.fixture
 def train(pool_path: Path, images: Path, tmp_path: Path) -> Train:
-    """Train into ``run``."""
-
     def trained(settings: TrainSettings = SETTINGS, *, overwrite: bool = False) -> TrainResult:
         val = ValidationSet(images, size=(SIDE, SIDE))
         with PoolReader(pool_path) as pool:
-            return train_student(
-                pool, images, tmp_path / "run", settings, validation=val, overwrite=overwrite
-            )
+            run = tmp_path / "run"
+            return train_student(pool, images, run, settings, validation=val, overwrite=overwrite)
 
     return trained
 
@@ -71,21 +55,15 @@ def test_a_student_without_its_checkpoint_is_not_replaced(train: Train, tmp_path
 
 @pytest.mark.parametrize("log", [True, False])
 def test_a_student_of_this_very_run_is_finished(train: Train, tmp_path: Path, log: bool) -> None:
-    first = train()
+    settings = SETTINGS if log else replace(SETTINGS, ema=0.9)  # whose student is the average
+    first = train(settings)
     (tmp_path / "run/checkpoint.safetensors").unlink()
     if not log:
         (tmp_path / "run/log.jsonl").unlink()
     before = contents(tmp_path / "run")
-    again = train()
+    again = train(settings)
     assert (again.resumed_from, again.steps, again.accuracy) == (2, first.steps, first.accuracy)
     assert contents(tmp_path / "run") == before
-
-
-def test_an_averaged_student_is_measured_as_it_is(train: Train, tmp_path: Path) -> None:
-    averaged = replace(SETTINGS, ema=0.9)
-    first = train(averaged)
-    (tmp_path / "run/checkpoint.safetensors").unlink()
-    assert train(averaged).accuracy == first.accuracy
 
 
 @pytest.mark.parametrize(
@@ -110,33 +88,27 @@ def test_a_student_from_elsewhere_is_not_replaced(
     assert train(overwrite=True).resumed_from == 0
 
 
-def test_a_checkpoint_from_elsewhere_is_not_replaced(train: Train, tmp_path: Path) -> None:
+def test_a_checkpoint_or_a_log_from_elsewhere_is_not_replaced(train: Train, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    path = tmp_path / "run/checkpoint.safetensors"
-    save_weights(path, {"w": torch.zeros(1)}, {"settings": [1]})
+    log, checkpoint = tmp_path / "run/log.jsonl", tmp_path / "run/checkpoint.safetensors"
+    for line in ('{"mine": 1}', "[1]", '{"epoch": 0, "steps": 3}'):
+        log.write_text(f"{line}\n")
+        with pytest.raises(PoolConflictError, match=r"log\.jsonl: the log of a training run is here"):
+            train()
+        assert contents(tmp_path / "run") == {"log.jsonl": f"{line}\n".encode()}
+    log.unlink()
+    save_weights(checkpoint, {"w": torch.zeros(1)}, {"settings": [1]})
     with pytest.raises(PoolConflictError, match="another training run is here"):
         train()
-    save_file({"w": torch.zeros(1)}, path, metadata={"lpld-labels": "[1]"})
+    save_file({"w": torch.zeros(1)}, checkpoint, metadata={"lpld-labels": "[1]"})
     with pytest.raises(InvalidArgumentError, match="no JSON object"):
         train()
-
-
-@pytest.mark.parametrize("line", ['{"mine": 1}', "[1]", '{"epoch": 0, "steps": 3}'])
-def test_a_log_from_elsewhere_is_not_replaced(train: Train, tmp_path: Path, line: str) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/log.jsonl").write_text(f"{line}\n")
-    with pytest.raises(PoolConflictError, match=r"log\.jsonl: the log of a training run is here"):
-        train()
-    assert contents(tmp_path / "run") == {"log.jsonl": f"{line}\n".encode()}
-    train(overwrite=True)
 
 
 def test_stopped_before_anything_is_saved_a_run_goes_on(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log has a line then that no save has followed; it is this run's own all the same."""
-    from lpld_core.train.run_directory import TrainingRun
-
     log = TrainingRun.log
 
     def stop(self: TrainingRun, record: dict[str, object]) -> None:
@@ -158,8 +130,6 @@ def test_stopped_before_anything_is_saved_a_run_goes_on(
 
 
 def test_a_run_that_has_done_nothing_is_in_nobodys_way(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lpld_core.train.trainer import Trainer
-
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_step", lambda *_: float("nan"))
         with pytest.raises(Exception, match="lower the learning rate"):

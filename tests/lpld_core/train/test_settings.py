@@ -34,26 +34,16 @@ from lpld_labels.loader.schedule import SAMPLINGS
 from lpld_labels.settings import setting_fields
 
 
-def test_cosine_falls_from_one_to_nothing() -> None:
+def test_rates_fall_along_cosines_after_a_linear_warm_up() -> None:
     settings = TrainSettings(epochs=10)
-    assert rate_factor(settings, 0) == 1
-    assert rate_factor(settings, 5) == pytest.approx(0.5)
-    assert rate_factor(settings, 10) == pytest.approx(0)
-
-
-def test_smoothed_cosine_ends_half_way() -> None:
-    settings = TrainSettings(epochs=10, schedule="smoothed-cosine")
-    assert rate_factor(settings, 5) == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
-    assert rate_factor(settings, 10) == pytest.approx(0.5)
-
-
-def test_warm_up_is_linear() -> None:
-    settings = EXPERIMENT_PRESETS["tiny"].train
-    assert rate_factor(settings, 0) == pytest.approx(0.01)
-    assert rate_factor(settings, 2.5) == rate_factor(settings, 2) == pytest.approx(0.01 + 0.99 * 2 / 5)
-    assert rate_factor(replace(settings, rate_steps="step"), 2.5) == pytest.approx((0.01 + 1) / 2)
-    assert rate_factor(settings, 5) == 1
-    assert rate_factor(settings, 100) == pytest.approx(0)
+    assert [rate_factor(settings, epoch) for epoch in (0, 5, 10)] == pytest.approx([1, 0.5, 0])
+    smoothed = replace(settings, schedule="smoothed-cosine")
+    half = 0.5 * (1 + math.cos(math.pi / 4))
+    assert [rate_factor(smoothed, epoch) for epoch in (5, 10)] == pytest.approx([half, 0.5])
+    warm = EXPERIMENT_PRESETS["tiny"].train
+    factors = [rate_factor(warm, epoch) for epoch in (0, 2, 2.5, 5, 100)]
+    assert factors == pytest.approx([0.01, 0.01 + 0.99 * 2 / 5, 0.01 + 0.99 * 2 / 5, 1, 0])
+    assert rate_factor(replace(warm, rate_steps="step"), 2.5) == pytest.approx((0.01 + 1) / 2)
 
 
 @given(st.sampled_from(get_args(Schedule)), st.floats(0, 5), st.floats(0, 20))
@@ -67,38 +57,35 @@ def test_presets_are_the_published_settings() -> None:
         EXPERIMENT_PRESETS[n] for n in ("imagenet1k", "tiny", "imagenet21k", "imagenet1k-plus")
     )
     for preset in EXPERIMENT_PRESETS.values():
-        assert preset.label.crop_scale == (0.08, 1.0)
-        assert preset.train.temperature == 20
-        assert preset.train.schedule == "cosine"
-        assert preset.train.epochs == preset.label.epochs
-        # As the programs do it, where the paper does not say.
-        assert (preset.train.decay_on, preset.train.rate_steps) == ("weights", "epoch")
-    assert (in1k.label.epochs, in1k.label.batch_size) == (300, 128)
-    assert (in1k.label.flip, in1k.label.mix, in1k.label.cutout_fraction) == (True, "cutmix", None)
-    assert (in1k.train.optimizer, in1k.train.learning_rate, in1k.train.weight_decay) == ("adamw", 0.001, 0.01)
-    assert not in1k.train.scale_by_t2
-    assert (tiny.label.epochs, tiny.label.batch_size) == (100, 64)
-    assert (tiny.label.flip, tiny.label.mix) == (True, "none")
-    assert (tiny.train.optimizer, tiny.train.learning_rate, tiny.train.weight_decay) == ("sgd", 0.2, 1e-4)
-    assert (tiny.train.momentum, tiny.train.warmup_epochs) == (0.9, 5)
-    assert tiny.train.scale_by_t2
-    assert (in21k.label.epochs, in21k.label.batch_size) == (300, 32)
-    assert (in21k.label.flip, in21k.label.mix, in21k.label.cutout_fraction) == (False, "none", 0.5)
-    assert (in21k.train.learning_rate, in21k.train.weight_decay) == (0.002, 0.01)
-    assert in21k.train.label_smoothing == 0.2
-    assert len(plus.label.teachers) == 4
-    assert (plus.train.loss, plus.train.gamma) == ("mse+gt", 0.1)
+        label, train = preset.label, preset.train
+        assert (label.crop_scale, label.epochs) == ((0.08, 1.0), train.epochs)
+        # The last two as the programs do it, where the paper does not say.
+        assert (train.temperature, train.schedule, train.decay_on, train.rate_steps) == (
+            20, "cosine", "weights", "epoch"
+        )  # fmt: skip
+    found = [
+        (p.label.epochs, p.label.batch_size, p.label.flip, p.label.mix, p.label.cutout_fraction,
+         p.train.optimizer, p.train.learning_rate, p.train.weight_decay, p.train.label_smoothing,
+         p.train.scale_by_t2, p.train.warmup_epochs)
+        for p in (in1k, tiny, in21k)
+    ]  # fmt: skip
+    assert found == [
+        (300, 128, True, "cutmix", None, "adamw", 0.001, 0.01, 0, False, 0),
+        (100, 64, True, "none", None, "sgd", 0.2, 1e-4, 0, True, 5),
+        (300, 32, False, "none", 0.5, "adamw", 0.002, 0.01, 0.2, False, 0),
+    ]
+    assert tiny.train.momentum == 0.9
+    assert (len(plus.label.teachers), plus.train.loss, plus.train.gamma) == (4, "mse+gt", 0.1)
     assert {preset.train.sampling for preset in (in1k, tiny, in21k, plus)} == {"batches"}
     lpqld = EXPERIMENT_PRESETS["lpqld"].train
-    assert lpqld.sampling == "shuffled"
-    assert lpqld.temperature_schedule == "step"
+    assert (lpqld.sampling, lpqld.temperature_schedule) == ("shuffled", "step")
     assert (lpqld.student_temperature, lpqld.tail, lpqld.ema) == ("calibrated", "none", None)
+    augmentation = in1k.label.augmentation((224, 224))
+    assert (augmentation.mix, augmentation.mix_alpha, augmentation.output_height) == ("cutmix", 1.0, 224)
+    assert tiny.label.augmentation((64, 64)).mix_alpha is None
     with pytest.raises(InvalidArgumentError, match="unknown preset"):
         preset_named("cifar")
-
-
-def test_without_a_preset_imagenet1k_s_settings_hold_but_none_comes_again_before_all_were_shown() -> None:
-    in1k, without = preset_named("imagenet1k"), preset_named(None)
+    without = preset_named(None)
     assert without.label == in1k.label
     assert without.train == replace(in1k.train, sampling="shuffled") == TrainSettings()
 
@@ -108,12 +95,6 @@ def test_the_policy_that_holds_by_default_is_no_worse_than_the_papers(project: P
     verdicts = [c["verdict"] for c in results["claims"] if "shuffled is no worse than batches" in c["claim"]]
     assert verdicts == ["holds"] * 4
     assert TrainSettings().sampling == signature(pool_loader).parameters["sampling"].default == "shuffled"
-
-
-def test_presets_become_augmentations() -> None:
-    augmentation = EXPERIMENT_PRESETS["imagenet1k"].label.augmentation((224, 224))
-    assert (augmentation.mix, augmentation.mix_alpha, augmentation.output_height) == ("cutmix", 1.0, 224)
-    assert EXPERIMENT_PRESETS["tiny"].label.augmentation((64, 64)).mix_alpha is None
 
 
 def test_the_temperature_falls_in_steps_or_along_a_cosine() -> None:
@@ -162,23 +143,15 @@ def test_averaged_weights_follow_the_network() -> None:
     assert 10 < float(lag.min()) < 100
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("loss", "hinge"),
-        ("sampling", "all"),
-        ("temperature", 0.0),
-        ("temperature", math.nan),
-        ("learning_rate", -1.0),
-        ("ema", 1.0),
-        ("label_smoothing", 1.0),
-        ("student_temperature", "mine"),
+def test_settings_that_make_no_sense_are_refused() -> None:
+    wrong: list[tuple[str, Any]] = [
+        ("loss", "hinge"), ("sampling", "all"), ("temperature", 0.0), ("temperature", math.nan),
+        ("learning_rate", -1.0), ("ema", 1.0), ("label_smoothing", 1.0), ("student_temperature", "mine"),
         ("student_temperature", 0.0),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(field: str, value: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match=field.replace("_", " ")):
-        TrainSettings(**{field: value})
+    ]  # fmt: skip
+    for field, value in wrong:
+        with pytest.raises(InvalidArgumentError, match=field.replace("_", " ")):
+            TrainSettings(**{field: value})
 
 
 def test_every_setting_is_checked_and_every_policy_is_known() -> None:

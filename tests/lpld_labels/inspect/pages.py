@@ -60,7 +60,6 @@ class StrictHtml(HTMLParser):
 
 
 def read_page(data: bytes) -> StrictHtml:
-    """Parse a page and require what every page promises."""
     assert len(data) <= 5_000_000
     page = StrictHtml()
     page.feed(data.decode("utf-8"))

@@ -27,34 +27,29 @@ def with_lineage(path: Path, batches: Sequence[LabelBatch], *steps: LineageStep)
     return PoolReader(path)
 
 
-def test_the_same_labels_are_recognised(tmp_path: Path) -> None:
-    pools = [write_pool(tmp_path / name, make_batches(2, 2)) for name in ("a", "b")]
-    found = relation(pools)
-    assert (found.shared, found.identical) == (4, 4)
-    assert found.text == "a and b hold the same labels, bit for bit."
-
-
-def test_batches_in_common_are_counted_without_lineage(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kept", "text"),
+    [
+        (slice(0, 4), "part and whole hold the same labels, bit for bit."),
+        (slice(1, 3), "part (2 batches) and whole (4) share 2, 2 of them identical bit for bit."),
+    ],
+)
+def test_batches_in_common_are_counted_without_lineage(tmp_path: Path, kept: slice, text: str) -> None:
     batches = make_batches(2, 2)
-    whole, part = write_pool(tmp_path / "whole", batches), write_pool(tmp_path / "part", batches[1:3])
+    whole, part = write_pool(tmp_path / "whole", batches), write_pool(tmp_path / "part", batches[kept])
     found = relation([part, whole])
-    assert (found.first, found.second, found.steps) == ("part", "whole", ())
-    assert (found.shared, found.identical) == (2, 2)
-    assert found.text == "part (2 batches) and whole (4) share 2, 2 of them identical bit for bit."
+    assert (found.first, found.second, found.steps, found.text) == ("part", "whole", (), text)
+    assert found.shared == found.identical == len(batches[kept])
 
 
 def test_lineage_is_followed_over_several_steps(tmp_path: Path) -> None:
     batches = make_batches(2, 2)
     first = with_lineage(tmp_path / "first", batches)
-    prune = LineageStep(
-        operation="prune", parent_digest=first.manifest.content_digest, parameters={"ratio": 2.0}
-    )
+    digest, how = first.manifest.content_digest, {"codec": "f16", "codec_before": "f16"}
+    prune = LineageStep(operation="prune", parent_digest=digest, parameters={"ratio": 2.0})
     second = with_lineage(tmp_path / "second", batches[:2], prune)
-    encode = LineageStep(
-        operation="encode",
-        parent_digest=second.manifest.content_digest,
-        parameters={"codec": "f16", "codec_before": "f16"},
-    )
+    digest = second.manifest.content_digest
+    encode = LineageStep(operation="encode", parent_digest=digest, parameters=how)
     third = with_lineage(tmp_path / "third", batches[:1], prune, encode)
     relations = compare_pools([third, second, first]).relations
     steps = {(r.first, r.second): r.steps for r in relations}
@@ -117,12 +112,9 @@ def test_the_parent_measures_what_its_codec_kept(tmp_path: Path, codec: str) -> 
     assert kept.fidelity.top1 > 0.9
 
 
-def test_names_tell_pools_apart() -> None:
+def test_names_tell_pools_apart(tmp_path: Path) -> None:
     assert pool_names(["x/a", "y/b/"]) == ["a", "b"]
     assert pool_names(["x/a", "y/a"]) == ["x/a", "y/a"]
     assert pool_names(["x/a", "x/a"]) == ["x/a (1)", "x/a (2)"]
-
-
-def test_one_pool_is_no_comparison(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="needs two pools"):
         compare_pools([write_pool(tmp_path / "a", [])])

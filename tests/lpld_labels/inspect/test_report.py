@@ -1,22 +1,24 @@
-"""What a report finds in a pool: samples, oddities, names, weight."""
+"""What a report finds in a pool, and its page for pools of every shape."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from dataclasses import replace
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lpld_labels import LabelBatch, PoolReader, PoolWriter
+from lpld_labels import ImageTable, LabelBatch, LabelPoolError, PoolReader, PoolWriter
+from lpld_labels.codecs import codec_named
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
 from lpld_labels.inspect.report import make_report, report_page
 from lpld_labels.inspect.sample import MOST_ROWS, entropy, gather_facts, probabilities, take_sample
-from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
+from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.inspect.pages import HOSTILE, picture_folder, read_page
 
 
@@ -68,31 +70,6 @@ def test_only_a_sample_is_read(tmp_path: Path) -> None:
     assert len(spread) > 30, "the sample is not spread over the pool"
 
 
-@pytest.mark.timing
-def test_a_large_pool_takes_little_memory(tmp_path: Path) -> None:
-    """The peak of a report is that of its sample, not the pool's. Pictures of views add torch."""
-    table = picture_folder(tmp_path / "images", ["a", "b"], size=64)
-    batches = [make_batch(0, n, rows=1024, classes=1000, images=table) for n in range(24)]
-    header = make_header(1000, 1024)
-    write_pool(tmp_path / "pool", batches, codec="f16:plain", header=header, images=table).close()
-    code = f"""
-import sys
-from lpld_labels import PoolReader
-from lpld_labels.inspect.report import make_report, report_page
-with PoolReader({str(tmp_path / "pool")!r}) as pool:
-    report = make_report(pool)
-report_page(report)
-assert "torch" not in sys.modules
-# Not getrusage, which also counts what the process was before it became this program.
-peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(len(report.sample.keys), int(peak.split()[1]) // 1024)
-"""
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    looked_at, megabytes = map(int, ended.stdout.split())
-    assert looked_at == 8
-    assert megabytes < 400
-
-
 def test_measures_are_those_of_the_labels(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", make_batches(2, 2))
     sample = take_sample(pool)
@@ -132,10 +109,8 @@ def test_what_is_odd_is_said(tmp_path: Path) -> None:
     assert "Constant labels, the same value for every class: 8 of 32 looked at" in text
     missing = [replace(batch, images=np.zeros(8, np.int32), crops=_whole(8)) for batch in batches]
     text = warned(write_pool(tmp_path / "b", missing, images=images))
-    assert (
-        "Classes missing, with images but not one view: 9 (class0001, class0002, class0003 and 6 more)"
-        in text
-    )
+    said = "Classes missing, with images but not one view: 9 (class0001, class0002, class0003 and 6 more)"
+    assert said in text
     same = [with_labels(batch, np.tile(batches[0].labels[:1], (8, 1))) for batch in batches]
     assert "All labels looked at are the same" in warned(write_pool(tmp_path / "c", same, images=images))
     unmixed = [replace(batch, mix=None) for batch in batches]
@@ -182,14 +157,7 @@ def test_a_damaged_batch_is_said_and_the_rest_shown(tmp_path: Path) -> None:
     read_page(report_page(report))
 
 
-def test_names_come_from_directories(tmp_path: Path) -> None:
-    images = replace(make_images(4, 2), paths=["x/1.png", "y/1.png", "x/2.png", "y/2.png"])
-    pool = write_pool(tmp_path / "pool", make_batches(1, 1, images=images), images=images)
-    assert list(gather_facts(pool).names[:3]) == ["x", "y", "class 2"]
-
-
 def test_outside_text_everywhere_stays_text(tmp_path: Path) -> None:
-    """Teacher, lineage, paths, names, runs: whatever they say, the page has one script, and it is its own."""
     images = replace(make_images(4, 2), paths=[f"{HOSTILE}/{n}.png" for n in range(4)])
     header = make_header(10, 8)
     header = replace(header, teachers=(replace(header.teachers[0], name=HOSTILE),), ensemble=HOSTILE)
@@ -198,5 +166,90 @@ def test_outside_text_everywhere_stays_text(tmp_path: Path) -> None:
         writer.extend(make_batches(1, 1, images=images))
         writer.commit(lineage=(step,))
     with PoolReader(tmp_path / "pool") as pool:
+        assert list(gather_facts(pool).names[:3]) == [HOSTILE.partition("/")[0]] * 2 + ["class 2"]
         page = read_page(report_page(make_report(pool)))
     assert page.text.count("<script>alert(1)</script>") >= 6
+
+
+# Pools of unusual shapes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    classes: int = 3
+    image_classes: int = 3
+    images: int = 5
+    mix: str = "cutmix"
+    kind: str = "logits"
+    codec: str = "f16"
+    batches: int = 2
+    cutout: bool = False
+    patches: int | None = None
+    rows: int = 6
+
+    def write(self, path: Path, table: ImageTable | None = None) -> None:
+        table = table or make_images(self.images, self.image_classes)
+        header = make_header(self.classes, self.rows, self.mix, label_kind=self.kind)
+        how = replace(
+            header.augmentation, cutout_fraction=0.3 if self.cutout else None, patch_grid=self.patches
+        )
+        batch: dict[str, Any] = {"mix": self.mix, "cutout": self.cutout, "patches": self.patches}
+        batches = make_batches(1, self.batches, rows=self.rows, classes=self.classes, images=table, **batch)
+        if self.kind == "probabilities":
+            batches = [with_labels(batch, probabilities(batch.labels, "logits")) for batch in batches]
+        codec = codec_named(self.codec, label_kind=self.kind)
+        write_pool(path, batches, codec=codec, header=replace(header, augmentation=how), images=table).close()
+
+
+def shapes() -> Iterator[Shape]:
+    for kind, codec in itertools.product(("logits", "probabilities"), ("f16", "f32", "int8", "topk:2")):
+        yield Shape(kind=kind, codec=codec)
+        yield Shape(mix="none", kind=kind, codec=codec, batches=1, rows=1, images=1, image_classes=1)
+    for batches, classes in ((0, 2), (0, 300), (1, 3), (1, 10450)):
+        yield Shape(batches=batches, classes=classes, image_classes=1, images=1)
+    for cutout, patches, mix in itertools.product((False, True), (None, 1, 3), ("none", "cutmix", "mixup")):
+        yield Shape(cutout=cutout, patches=patches, mix=mix, images=40)
+
+
+@pytest.mark.slow
+def test_unusual_pools_make_a_page(tmp_path: Path) -> None:
+    for number, shape in enumerate(dict.fromkeys(shapes())):
+        shape.write(tmp_path / str(number))
+        with PoolReader(tmp_path / str(number)) as pool:
+            report = make_report(pool)
+        page = read_page(report_page(report))
+        marks = [int(a["data-marks"] or 0) for _, a in page.tags if "data-marks" in a]
+        assert len(marks) == 10 + len(report.cards), shape
+        assert len(report.cards) == min(shape.batches * shape.rows, 96), shape
+        if not shape.batches:
+            assert "no label batch" in report.warnings[0]
+        elif shape.images == 1 and shape.classes > 1:
+            assert any("Classes without an image" in text for text in report.warnings), shape
+
+
+@pytest.mark.parametrize("mix", ["none", "cutmix", "mixup"])
+def test_views_of_every_kind_are_drawn(tmp_path: Path, mix: str) -> None:
+    table = picture_folder(tmp_path / "images", ["a", "b", "c"], each=2)
+    Shape(mix=mix, cutout=True, patches=2, images=6).write(tmp_path / "pool", table)
+    with PoolReader(tmp_path / "pool") as pool:
+        page = read_page(report_page(make_report(pool, images=tmp_path / "images")))
+    pictures = [a for name, a in page.tags if name == "image"]
+    assert len(pictures) == 12 * (2 if mix == "none" else 3)
+    assert all((a["href"] or "").startswith("data:image/jpeg;base64,") for a in pictures)
+    Shape(images=6).write(tmp_path / "other")
+    with PoolReader(tmp_path / "other") as pool, pytest.raises(LabelPoolError, match="image"):
+        make_report(pool, images=tmp_path / "images")
+
+
+def test_the_documentation_explains_every_chart(project: Path, tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", make_batches(1, 2), codec="int4")
+    page = read_page(report_page(make_report(pool)))
+    charts = [a for name, a in page.tags if name == "svg" and "data-marks" in a]
+    drawn = {str(a["aria-label"]) for a in charts if a["class"] != "chart bars"}
+    assert len(drawn) >= 10
+    lines = (project / "docs" / "report.md").read_text().splitlines()
+    rows = [line.split("|")[1] for line in lines if line.startswith("| ")]
+    assert drawn - {name.strip() for row in rows for name in row.split(",")} == set()
+    for text in ("docs/report.md", "README.md"):
+        assert re.search(r"images/report.png\)", (project / text).read_text())
+    assert 0 < (project / "docs" / "images" / "report.png").stat().st_size < 150_000

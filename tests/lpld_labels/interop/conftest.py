@@ -10,7 +10,7 @@ import pytest
 
 from lpld_labels.interop.importing import ImportReport, import_labels
 from tests.conftest import SHARED_DATA
-from tests.lpld_labels.interop.written_references import WRITERS, write_reference_images
+from tests.lpld_labels.interop.label_folders import write_images, write_reference
 
 REFERENCES = {
     "sre2l_mixup": ("in1k", "sre2l"),
@@ -25,8 +25,6 @@ ORIGINS = ("written", "authors") if (SHARED_DATA / "reference_pools").is_dir() e
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A label folder and the images it labels."""
-
     labels: Path
     images: Path
 
@@ -38,6 +36,7 @@ def one_batch_shards(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"lpld_labels.interop.{module}.raw_batches_per_shard", lambda header: 1)
 
 
+References = Callable[[str], Reference]
 Imported = Callable[[str], tuple[Reference, Path, ImportReport]]
 
 
@@ -45,7 +44,6 @@ Imported = Callable[[str], tuple[Reference, Path, ImportReport]]
 def reference(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Reference]:
-    """Return a reference folder by name."""
     if request.param == "authors":
         return authors_reference
     root = tmp_path_factory.mktemp("written")
@@ -53,16 +51,15 @@ def reference(
     def get(name: str) -> Reference:
         found = Reference(labels=root / name, images=root / "images" / REFERENCES[name][0])
         if not found.images.exists():
-            write_reference_images(found.images, found.images.name)
+            write_images(found.images, 24, size=64 if found.images.name == "tiny" else 224)
         if not found.labels.exists():
-            WRITERS[name](found.labels)
+            write_reference(found.labels, name)
         return found
 
     return get
 
 
 def authors_reference(name: str) -> Reference:
-    """Return a folder that the authors' program wrote."""
     return Reference(
         labels=SHARED_DATA / "reference_pools" / name,
         images=SHARED_DATA / "reference_images" / REFERENCES[name][0],
@@ -70,24 +67,12 @@ def authors_reference(name: str) -> Reference:
 
 
 @pytest.fixture(scope="session")
-def imported(tmp_path_factory: pytest.TempPathFactory, reference: Callable[[str], Reference]) -> Imported:
-    """Import a reference folder: name -> (folder, pool, report)."""
-    return importer(tmp_path_factory, reference)
-
-
-@pytest.fixture(scope="session")
-def imported_from_authors(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Imported:
-    """Import a folder that the authors' programs wrote with a real teacher's labels."""
-    assert shared_data == SHARED_DATA
-    return importer(tmp_path_factory, authors_reference)
-
-
-def importer(folders: pytest.TempPathFactory, reference: Callable[[str], Reference]) -> Imported:
+def imported(tmp_path_factory: pytest.TempPathFactory, reference: References) -> Imported:
     known: dict[str, tuple[Reference, Path, ImportReport]] = {}
 
     def get(name: str) -> tuple[Reference, Path, ImportReport]:
         if name not in known:
-            source, pool = reference(name), folders.mktemp("imported") / name
+            source, pool = reference(name), tmp_path_factory.mktemp("imported") / name
             known[name] = (source, pool, import_labels(source.labels, pool, images=source.images))
         return known[name]
 

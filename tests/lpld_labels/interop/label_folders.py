@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ IMAGES = 20
 
 
 def write_images(folder: Path, count: int = IMAGES, *, size: int = SIZE, per_class: int = 4) -> Path:
-    """Write small images of noise, some to a class."""
     rng = np.random.default_rng(1)
     for number in range(count):
         path = folder / f"class{number // per_class:02d}" / f"image{number:03d}.png"
@@ -74,14 +74,19 @@ def write_epochs(
     *,
     epochs: int = 3,
     images: int = IMAGES,
+    batch: int = BATCH,
     mix: str = "cutmix",
     old: bool = False,
     ids_file: bool = False,
     ids_in_batch: bool = False,
+    cutout: bool = False,
     classes: int = CLASSES,
     size: int = SIZE,
 ) -> Path:
-    """Write a folder of epochs: SRe2L's, with a file of ids LPLD's, with ids in the batch G-VBSM's."""
+    """Write a folder of epochs: SRe2L's, with a file of ids LPLD's, with ids in the batch G-VBSM's.
+
+    cutout: as LPLD's program for ImageNet-21K saves it in the place of the flips: centre, sides, colour.
+    """
     rng = np.random.default_rng(0)
     draw = sampler(images, old=old)
     stored = {}
@@ -89,15 +94,59 @@ def write_epochs(
         ids = draw()
         stored[str(epoch)] = ids.tolist()
         (folder / f"epoch_{epoch}").mkdir(parents=True)
-        for batch, first in enumerate(range(0, images, BATCH)):
-            part = ids[first : first + BATCH]
+        for number, first in enumerate(range(0, images, batch)):
+            part = ids[first : first + batch]
             content = batch_list(part, rng, mix=mix, classes=classes, size=size)
+            if cutout:
+                centres, sides = rng.integers(0, size, (len(part), 2)) / size, np.full((len(part), 2), 0.5)
+                colours = rng.integers(0, 256, (len(part), 3))
+                content[1] = torch.from_numpy(np.concatenate([centres, sides, colours], 1)).float()
             if ids_in_batch:
                 content.append(torch.from_numpy(part.astype(np.int64)))
-            torch.save(content, folder / f"epoch_{epoch}" / f"batch_{batch}.tar")
+            torch.save(content, folder / f"epoch_{epoch}" / f"batch_{number}.tar")
     if ids_file:
         (folder / "sampler_indices_epoch.json").write_text(json.dumps(stored))
     return folder
+
+
+def write_flat(
+    folder: Path, ids: Sequence[np.ndarray[Any, Any]], *, kept: int | None, classes: int, size: int
+) -> list[list[Any]]:
+    """Write batches as LPQLD's program does: float16 crops; with top-k labels, slots and boxes as bytes."""
+    rng = np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    saved = []
+    for number, part in enumerate(ids):
+        content = batch_list(part, rng, classes=classes, size=size)
+        content[0] = content[0].half()
+        if kept is not None:
+            values, indices = content[5].float().topk(kept, dim=1)
+            edges = [torch.tensor(int(edge), dtype=torch.uint8) for edge in content[4]]
+            content[2:] = [content[2].byte(), content[3], edges, values.half(), indices.short()]
+        torch.save(content, folder / f"batch_{number}.tar")
+        saved.append(content)
+    stored = {str(number): part.tolist() for number, part in enumerate(ids)}
+    (folder / "sampler_indices_batch.json").write_text(json.dumps(stored))
+    return saved
+
+
+REFERENCE_EPOCHS: dict[str, dict[str, Any]] = {
+    "sre2l_mixup": {"epochs": 2, "batch": 10, "mix": "mixup"},
+    "lpld_in1k": {"epochs": 4, "batch": 10, "ids_file": True},
+    "lpld_tiny": {"epochs": 4, "batch": 10, "mix": "none", "classes": 200, "size": 64, "ids_file": True},
+    "lpld_in21k": {"epochs": 2, "mix": "none", "classes": 10450, "cutout": True, "ids_file": True},
+}
+
+
+def write_reference(folder: Path, name: str) -> None:
+    """Write a folder of 24 images as one of the authors' programs wrote a reference folder."""
+    if name in REFERENCE_EPOCHS:
+        write_epochs(folder, **{"images": 24, "classes": 1000, "size": 224, **REFERENCE_EPOCHS[name]})
+        return
+    draw = sampler(24)
+    drawn = [ids[first : first + 8] for ids in (draw(), draw(), draw()) for first in (0, 8, 16)]
+    del drawn[5]  # as pruned: the last batch of the second epoch
+    write_flat(folder, drawn, kept=50, classes=1000, size=224)
 
 
 def write_fkd(

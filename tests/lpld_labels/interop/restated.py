@@ -63,7 +63,6 @@ def replayed(saved: Sequence[Any], files: Sequence[Path], side: int) -> torch.Te
 
 
 def mixed(pixels: torch.Tensor, saved: Sequence[Any]) -> torch.Tensor:
-    """Mix a batch as its list says: CutMix with a box, MixUp without."""
     partner, strength, box = saved[2:5]
     if partner is None:
         return pixels

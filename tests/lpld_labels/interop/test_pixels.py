@@ -19,7 +19,6 @@ Crop = tuple[int, int, int, int, int, int]
 
 @st.composite
 def crops(draw: st.DrawFn, largest: int) -> Crop:
-    """Draw (top, left, height, width, image height, image width)."""
     tall, wide = draw(st.integers(1, largest)), draw(st.integers(1, largest))
     height, width = draw(st.integers(1, tall)), draw(st.integers(1, wide))
     return draw(st.integers(0, tall - height)), draw(st.integers(0, wide - width)), height, width, tall, wide
@@ -38,39 +37,22 @@ def recovered(coords: Any, tall: int, wide: int) -> list[int]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
-@given(crop=crops(20_000))
-def test_single_precision_gives_every_pixel_back(crop: Crop) -> None:
-    assert recovered(stored(crop), *crop[4:]) == list(crop[:4])
-
-
-@settings(max_examples=200, deadline=None)
-@given(crop=crops(2047))
-def test_half_precision_gives_every_pixel_back_up_to_2047(crop: Crop) -> None:
+@pytest.mark.parametrize(("largest", "half"), [(20_000, False), (2047, True)])
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_every_pixel_comes_back(largest: int, half: bool, data: st.DataObject) -> None:
     assert exact_sizes(np.dtype(np.float16)) == 2047
-    assert recovered(stored(crop, half=True), *crop[4:]) == list(crop[:4])
+    crop = data.draw(crops(largest))
+    assert recovered(stored(crop, half=half), *crop[4:]) == list(crop[:4])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(crop=crops(6000))
 def test_half_precision_of_larger_images_is_near_and_inside(crop: Crop) -> None:
     top, left, height, width = recovered(stored(crop, half=True), *crop[4:])
     assert 0 <= top < top + height <= crop[4]
     assert 0 <= left < left + width <= crop[5]
     assert max(abs(a - b) for a, b in zip((top, left, height, width), crop[:4], strict=True)) <= 3
-
-
-@settings(max_examples=60, deadline=None)
-@given(crop=crops(60), half=st.booleans())
-def test_pil_cuts_out_the_same_pixels_from_the_replayed_floats(crop: Crop, half: bool) -> None:
-    """The programs replay floats: ``image.crop((left, top, left + width, top + height))``."""
-    tall, wide = crop[4:]
-    coords = stored(crop, half=half)
-    picture = np.arange(tall * wide, dtype=np.int32).reshape(tall, wide)
-    i, j, h, w = (c.item() * side for c, side in zip(coords[0], (tall, wide, tall, wide), strict=True))
-    cut = np.asarray(Image.fromarray(picture).crop((j, i, j + w, i + h)))
-    top, left, height, width = recovered(coords, tall, wide)
-    assert np.array_equal(cut, picture[top : top + height, left : left + width])
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -83,9 +65,8 @@ def test_another_image_size_is_noticed(half: bool) -> None:
     sides = np.full((32, 4), 224)
     crops_in_pixels(coords, sides, ids, where="batch_0.tar")
     sides[:, 0::2] = 256
-    with pytest.raises(
-        ImageMismatchError, match=r"batch_0\.tar: crop of slot \d+ does not fall on whole pixels"
-    ):
+    message = r"batch_0\.tar: crop of slot \d+ does not fall on whole pixels"
+    with pytest.raises(ImageMismatchError, match=message):
         crops_in_pixels(coords, sides, ids, where="batch_0.tar")
 
 
@@ -100,7 +81,7 @@ def program_cutout(size: int, y: int, x: int, fill: tuple[int, int, int]) -> tup
     return np.asarray(picture), row
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data(), size=st.sampled_from([32, 63, 64, 224, 225]))
 def test_cutouts_are_the_pixels_the_program_painted(data: st.DataObject, size: int) -> None:
     y, x = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, size - 1))
@@ -113,17 +94,14 @@ def test_cutouts_are_the_pixels_the_program_painted(data: st.DataObject, size: i
     assert np.array_equal(ours, painted)
 
 
-def test_a_wrong_view_size_is_noticed() -> None:
+def test_wrong_view_sizes_and_colours_are_noticed() -> None:
     rows = np.concatenate([program_cutout(224, y, 100, (1, 2, 3))[1] for y in range(0, 224, 7)])
     with pytest.raises(LabelFileError, match="--output-size"):
         cutouts_in_pixels(rows, 256, where="x")
-
-
-@pytest.mark.parametrize("colour", [-1.0, 256.0, 0.5])
-def test_colours_that_are_none(colour: float) -> None:
-    row = np.array([[0.5, 0.5, 0.5, 0.5, colour, 0, 0]], np.float32)
-    with pytest.raises(LabelFileError, match="colours"):
-        cutouts_in_pixels(row, 32, where="x")
+    for colour in (-1.0, 256.0, 0.5):
+        row = np.array([[0.5, 0.5, 0.5, 0.5, colour, 0, 0]], np.float32)
+        with pytest.raises(LabelFileError, match="colours"):
+            cutouts_in_pixels(row, 32, where="x")
 
 
 @pytest.mark.parametrize("crop", [(5, 0, 6, 10, 10, 10), (0, 9, 10, 2, 10, 10), (0, 0, 0, 10, 10, 10)])

@@ -26,7 +26,6 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def write_images(root: Path, count: int = 30, classes: int = CLASSES) -> Path:
-    """Write small images of different sizes, `count` in all, one folder per class."""
     for number in range(count):
         rng = np.random.default_rng(number)
         height, width = rng.integers(18, 30, 2).tolist()

@@ -1,17 +1,12 @@
-"""What a folder does not say is given by its owner, and may be wrong."""
-
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.interop.importing import import_labels
 from lpld_labels.interop.settings import ImportOptions
-from tests.lpld_labels.interop.label_folders import write_fkd, write_images
 
 GREY = (0.5, 0.5, 0.5)
 
@@ -36,13 +31,3 @@ GREY = (0.5, 0.5, 0.5)
 def test_what_no_pool_can_say_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgumentError, match=said):
         ImportOptions(**options)
-
-
-def test_batches_that_no_reader_decodes_are_refused(tmp_path: Path) -> None:
-    """Each number is within its own limit."""
-    images = write_images(tmp_path / "images")
-    write_fkd(tmp_path / "labels", images)
-    options = ImportOptions(classes=1 << 20, batch_size=64)
-    with pytest.raises(InvalidArgumentError, match="field 'batch_size' is wrong"):
-        import_labels(tmp_path / "labels", tmp_path / "pool", images=images, options=options)
-    assert not (tmp_path / "pool").exists()

@@ -1,0 +1,438 @@
+"""Loaders: what they yield, in which order and from where on."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from lpld_labels import PoolReader
+from lpld_labels.errors import ImageMismatchError, ImageReadError, InvalidArgumentError, PoolCorruptError
+from lpld_labels.loader import PoolBatch, PoolLoader, label_loader, pool_loader
+from lpld_labels.loader.pool_loader import StepSampler
+from lpld_labels.loader.schedule import SAMPLINGS, Schedule
+from lpld_labels.render import ImageStore, apply_views, draw_views, normalise
+from lpld_labels.render.images import FolderImages, check_images, find_images
+from lpld_labels.transforms.copy import merge_pools
+from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.settings import EncodeSettings
+from tests.lpld_labels.loader.conftest import Pools
+from tests.lpld_labels.loader.loader_pools import KINDS, MEAN, STD, build, write_images
+
+BATCH, PER_EPOCH = 32, 8
+
+
+@pytest.fixture(scope="module")
+def seen_by_teacher(pools: Pools, folder: Path) -> dict[str, dict[tuple[int, int], torch.Tensor]]:
+    """What labelling feeds the teacher, drawn anew and not read from the pool."""
+    tensors: dict[str, dict[tuple[int, int], torch.Tensor]] = {}
+    for kind, pool in pools.items():
+        store = ImageStore(FolderImages(folder, pool.images))
+        augmentation = pool.header.augmentation
+        tensors[kind] = {}
+        for epoch, batch in pool.keys:
+            views = draw_views(augmentation, pool.images, seed=5, epoch=epoch, batch=batch, batch_size=BATCH)
+            tensors[kind][epoch, batch] = normalise(apply_views(views, store, augmentation), MEAN, STD)
+    return tensors
+
+
+def open_loader(pool: PoolReader, folder: Path, **options: Any) -> PoolLoader:
+    return pool_loader(pool, folder, **{"batches_per_epoch": PER_EPOCH, **options})
+
+
+def row_keys(batches: Sequence[PoolBatch]) -> list[tuple[int, ...]]:
+    return [tuple(row) for batch in batches for row in batch.keys.tolist()]
+
+
+def scheduled(
+    pool: PoolReader, epoch: int, sampling: str = "shuffled", seed: int = 0
+) -> list[tuple[int, ...]]:
+    schedule = Schedule.of(pool, sampling=sampling, seed=seed, batches_per_epoch=PER_EPOCH)
+    rows: list[tuple[int, ...]] = []
+    for place in schedule.places(epoch).tolist():
+        rows += [(*pool.index.key(place), slot) for slot in range(int(pool.index.rows[place]))]
+    return rows
+
+
+@pytest.mark.parametrize(("batch_size", "num_workers"), [(1, 0), (7, 2), (200, 0)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_bit_for_bit_what_the_teacher_saw_and_said(
+    pools: Pools,
+    seen_by_teacher: dict[str, dict[tuple[int, int], torch.Tensor]],
+    folder: Path,
+    kind: str,
+    batch_size: int,
+    num_workers: int,
+) -> None:
+    pool = pools[kind]
+    loader = open_loader(pool, folder, batch_size=batch_size, num_workers=num_workers)
+    assert isinstance(loader, DataLoader)
+    length = len(loader)
+    batches = list(loader)
+    assert len(batches) == length
+    assert {len(batch.images) for batch in batches[:-1]} <= {batch_size}
+    keys = row_keys(batches)
+    assert keys == scheduled(pool, 0)
+    images = torch.cat([batch.images for batch in batches])
+    expected = torch.stack([seen_by_teacher[kind][epoch, batch][slot] for epoch, batch, slot in keys])
+    assert torch.equal(images, expected)
+    labels = np.concatenate([batch.labels.numpy() for batch in batches])
+    stored = np.stack([pool.read_labels((e, b), dtype=np.float32)[slot] for e, b, slot in keys])
+    np.testing.assert_array_equal(labels, stored)
+    classes = pool.images.classes
+    for position, (epoch, batch, slot) in enumerate(keys):
+        views = pool.read_views((epoch, batch))
+        found = batches[position // batch_size]
+        row = position % batch_size
+        partner = slot if views.mix is None else int(views.mix.partner[slot])
+        assert int(found.targets[row]) == classes[views.images[slot]]
+        assert int(found.partner_targets[row]) == classes[views.images[partner]]
+        assert float(found.mix_strength[row]) == np.float32(1 if views.mix is None else views.mix.strength)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_epochs_follow_each_other_and_break_ends_one(pools: Pools, folder: Path, num_workers: int) -> None:
+    pool = pools["cutmix"]
+    loader = open_loader(pool, folder, batch_size=50, num_workers=num_workers)
+    assert [row_keys(list(loader)) for _ in range(2)] == [scheduled(pool, 0), scheduled(pool, 1)]
+    for batch in loader:
+        assert row_keys([batch]) == scheduled(pool, 2)[:50]
+        break
+    assert row_keys(list(loader)) == scheduled(pool, 3)
+    loader.set_epoch(1)
+    assert row_keys(list(loader)) == scheduled(pool, 1)
+    assert isinstance(loader.sampler, StepSampler)
+    loader.sampler.set_epoch(7)
+    assert row_keys(list(loader)) == scheduled(pool, 7)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_every_sampling_plays_its_schedule(pools: Pools, folder: Path, sampling: str) -> None:
+    pool = pools["none"]
+    loader = open_loader(pool, folder, sampling=sampling, seed=3)
+    for epoch in range(3):
+        length = len(loader)
+        assert len(loader.dataset) == len(scheduled(pool, epoch, sampling, 3))
+        batches = list(loader)
+        assert len(batches) == length
+        assert row_keys(batches) == scheduled(pool, epoch, sampling, 3)
+
+
+@pytest.mark.parametrize(("workers", "stop"), [((0, 0), 0), ((0, 0), 9), ((0, 2), 5), ((2, 0), 1)])
+def test_resumes_at_the_next_batch_with_another_number_of_workers(
+    pools: Pools, folder: Path, workers: tuple[int, int], stop: int
+) -> None:
+    pool = pools["cutmix"]
+    whole = scheduled(pool, 0) + scheduled(pool, 1) + scheduled(pool, 2)
+    first = open_loader(pool, folder, batch_size=27, num_workers=workers[0])
+    done = row_keys(list(first))
+    iterator = iter(first)
+    done += row_keys([next(iterator) for _ in range(stop)])
+    # Workers are ahead by now; the state is that of what was yielded.
+    state = json.loads(json.dumps(first.state_dict()))
+    second = open_loader(pool, folder, batch_size=27, num_workers=workers[1])
+    second.load_state_dict(state)
+    assert (done + row_keys([*second, *second]))[: len(whole)] == whole
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_after_the_last_batch_comes_the_next_epoch(pools: Pools, folder: Path, drop_last: bool) -> None:
+    loader = open_loader(pools["none"], folder, batch_size=60, drop_last=drop_last)
+    iterator = iter(loader)
+    for _ in range(len(loader)):
+        assert loader.state_dict()["epoch"] == 0
+        next(iterator)
+    state = loader.state_dict()
+    assert (state["epoch"], state["done"]) == (1, 0)
+    resumed = open_loader(pools["none"], folder, batch_size=60, drop_last=drop_last)
+    resumed.load_state_dict(state)
+    assert row_keys([next(iter(resumed))]) == scheduled(pools["none"], 1)[:60]
+
+
+def test_a_kept_batch_is_not_written_over(pools: Pools, folder: Path) -> None:
+    loader = open_loader(pools["cutmix"], folder, batch_size=16)
+    kept, rows = [], []
+    for batch in loader:
+        # Views of a batch keep its memory, as the batch itself does.
+        kept.append(batch.images[::5])
+        rows.append(batch.images[::5].clone())
+        del batch
+    assert all(torch.equal(held, row) for held, row in zip(kept, rows, strict=True))
+
+
+def test_memory_of_dropped_batches_is_used_again(pools: Pools, folder: Path) -> None:
+    loader = open_loader(pools["none"], folder, batch_size=BATCH)
+    addresses = []
+    for batch in loader:
+        addresses.append(batch.images.data_ptr())
+        del batch
+    assert len(set(addresses)) <= 2
+
+
+def test_softened_labels_at_the_temperature_of_their_epoch(
+    pools: Pools, folder: Path, tmp_path: Path
+) -> None:
+    def falling(epoch: int) -> float:
+        return 20.0 * 0.7**epoch
+
+    plain, soft = open_loader(pools["none"], folder), open_loader(pools["none"], folder, temperature=falling)
+    for epoch in (0, 1, 5):
+        plain.set_epoch(epoch)
+        soft.set_epoch(epoch)
+        for stored, softened in zip(plain, soft, strict=True):
+            assert torch.equal(softened.labels, torch.softmax(stored.labels / falling(epoch), dim=1))
+    with pytest.raises(InvalidArgumentError, match="temperature is out of range"):
+        next(iter(open_loader(pools["none"], folder, temperature=lambda epoch: -1.0)))
+    pool = build(tmp_path / "p", folder, label_kind="probabilities", batch_size=BATCH)
+    first, again = (next(iter(open_loader(pool, folder, temperature=t))) for t in (None, 1.0))
+    torch.testing.assert_close(first.labels.sum(dim=1), torch.ones(len(first.labels)), atol=0.01, rtol=0)
+    torch.testing.assert_close(again.labels, first.labels, atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("batch_size", [None, 30])
+def test_batches_come_in_the_form_a_trainer_wants(pools: Pools, folder: Path, batch_size: int | None) -> None:
+    loaders = [
+        open_loader(pools["cutmix"], folder, batch_size=batch_size, transform=form)
+        for form in (None, PoolBatch._asdict, lambda batch: (batch.images, batch.labels))
+    ]
+    for batch, named, pair in zip(*loaders, strict=True):
+        assert isinstance(batch, PoolBatch)
+        assert list(named) == list(PoolBatch._fields)
+        assert all(torch.equal(named[name], getattr(batch, name)) for name in named)
+        assert type(pair) is tuple
+        assert torch.equal(pair[0], batch.images)
+        assert torch.equal(pair[1], batch.labels)
+
+
+def test_normalisation_can_be_given_and_must_be_known(folder: Path, tmp_path: Path) -> None:
+    pool = build(tmp_path / "pool", folder, "none", teachers=())
+    with pytest.raises(InvalidArgumentError, match=r"normalisation is not known.*give both mean and std"):
+        pool_loader(pool, folder)
+    batch = next(iter(pool_loader(pool, folder, normalise=((0, 0, 0), (1 / 255, 1 / 255, 1 / 255)))))
+    assert 200 < float(batch.images.max()) <= 255.01
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("kind", ["cutmix", "mixup"])
+def test_whole_label_batches_with_pixels_as_they_are(
+    pools: Pools, folder: Path, kind: str, num_workers: int
+) -> None:
+    pool = pools[kind]
+    loader = open_loader(pool, folder, normalise=False, sampling="stored", num_workers=num_workers)
+    store = ImageStore(FolderImages(folder, pool.images))
+    assert len(loader) == PER_EPOCH
+    for key, batch in zip(pool.keys, loader, strict=False):
+        assert {tuple(row) for row in batch.keys[:, :2].tolist()} == {key}
+        assert batch.images.dtype == (torch.uint8 if kind == "cutmix" else torch.float32)
+        expected = apply_views(pool.read_views(key), store, pool.header.augmentation)
+        assert torch.equal(batch.images.float(), expected)
+        np.testing.assert_array_equal(batch.labels.numpy(), pool.read_labels(key, dtype=np.float32))
+    by_row = open_loader(pool, folder, batch_size=5, sampling="stored")
+    with pytest.raises(InvalidArgumentError, match="field 'unit' differs"):
+        by_row.load_state_dict(loader.state_dict())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_workers": 2, "cache_directory": "cache"}, {"num_workers": 1, "multiprocessing_context": "spawn"}],
+    ids=["cache", "spawned"],
+)
+def test_workers_and_a_cache_change_nothing(
+    pools: Pools, folder: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    if "cache_directory" in options:
+        options = {**options, "cache_directory": tmp_path}
+    pool = pools["mixup"]
+    plain = [batch.images.clone() for batch in open_loader(pool, folder, batches_per_epoch=15)]
+    assert sum(map(len, plain)) > int(pool.index.rows.sum()), "an epoch may be longer than the pool"
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    for _ in range(2 if "cache_directory" in options else 1):
+        found = [batch.images.clone() for batch in open_loader(pool, folder, batches_per_epoch=15, **options)]
+        assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
+    assert torch.equal(torch.get_rng_state(), before), "the global generator is left alone"
+    assert bool(list(tmp_path.glob("*.pixels"))) == ("cache_directory" in options)
+
+
+def test_states_of_other_runs_are_refused(pools: Pools, folder: Path) -> None:
+    state = open_loader(pools["none"], folder).state_dict()
+    for options, field in (
+        ({"seed": 1}, "seed"),
+        ({"sampling": "stored"}, "sampling"),
+        ({"batches_per_epoch": 2}, "batches_per_epoch"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=f"another run: field '{field}' differs"):
+            open_loader(pools["none"], folder, **options).load_state_dict(state)
+    with pytest.raises(InvalidArgumentError, match="field 'pool' differs"):
+        open_loader(pools["cutmix"], folder).load_state_dict(state)
+
+
+def test_a_second_iteration_ends_the_first(pools: Pools, folder: Path) -> None:
+    loader = open_loader(pools["none"], folder, batch_size=10)
+    first = iter(loader)
+    next(first)
+    second = iter(loader)
+    assert row_keys([next(second)]) == scheduled(pools["none"], 1)[:10]
+    with pytest.raises(InvalidArgumentError, match="another iteration"):
+        next(first)
+    assert row_keys([next(second)]) == scheduled(pools["none"], 1)[10:20]
+
+
+# Labels
+
+
+def test_labels_decode_to_the_same_bits_as_the_reader(folder: Path, tmp_path: Path) -> None:
+    for codec in ("f16", "f16:plain", "f32", "int8", "int6", "int4", "topk:3"):
+        pool = build(tmp_path / codec, folder, codec=codec, epochs=1, batch_size=BATCH)
+        for batch in label_loader(pool, sampling="stored"):
+            expected = pool.read_labels(batch.key, dtype=np.float32)
+            np.testing.assert_array_equal(batch.labels().numpy(), expected)
+
+
+@pytest.mark.parametrize("label_kind", ["logits", "probabilities"])
+def test_transform_coded_labels_are_finished_by_one_product(
+    folder: Path, tmp_path: Path, label_kind: str
+) -> None:
+    plain = build(tmp_path / "plain", folder, batch_size=BATCH, label_kind=label_kind)
+    encode_pool(plain, tmp_path / "klt", EncodeSettings(codec="klt", fidelity=0.5))
+    pool = PoolReader(tmp_path / "klt")
+    for batch in label_loader(pool, sampling="stored", batches_per_epoch=len(pool)):
+        assert batch.parts[0].shape[0] == batch.views.rows
+        expected = torch.from_numpy(pool.read_labels(batch.key, dtype=np.float32).copy())
+        torch.testing.assert_close(batch.labels(), expected, atol=1e-4, rtol=1e-4)
+    rows = next(iter(pool_loader(pool, folder, batch_size=5, sampling="stored")))
+    stored = torch.from_numpy(pool.read_labels((0, 0), dtype=np.float32)[:5].copy())
+    torch.testing.assert_close(rows.labels, stored, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_label_batches_come_whole_and_undecoded(pools: Pools, num_workers: int) -> None:
+    pool = pools["cutmix"]
+    options: dict[str, Any] = {"seed": 2, "batches_per_epoch": 7, "num_workers": num_workers}
+    shares = []
+    for rank in range(2):
+        loader = label_loader(pool, rank=rank, world_size=2, **options)
+        assert len(loader) == 3
+        shares.append([batch.key for batch in loader])
+    schedule = Schedule.of(pool, sampling="shuffled", seed=2, batches_per_epoch=7)
+    expected = [pool.index.key(place) for place in schedule.places(0).tolist()]
+    # Step s of process r is label batch 2 s + r; the seventh cannot be shared out.
+    assert [key for step in zip(*shares, strict=True) for key in step] == expected[:6]
+    loader = label_loader(pool, **options)
+    batch = next(iter(loader))
+    assert (batch.targets == pool.images.classes[batch.views.images]).all()
+    resumed = label_loader(pool, **options)
+    resumed.load_state_dict(loader.state_dict())
+    assert [b.key for b in resumed] == expected[1:]
+
+
+# Pools with drawn views, and pools that carry their images
+
+
+def assert_same_epochs(ours: PoolLoader, theirs: PoolLoader) -> None:
+    for epoch in range(2):
+        ours.set_epoch(epoch)
+        theirs.set_epoch(epoch)
+        for one, other in zip(ours, theirs, strict=True):
+            assert all(torch.equal(part, twin) for part, twin in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drawn_views_and_packed_images_train_like_their_twins(
+    pools: Pools, folder: Path, tmp_path: Path, kind: str
+) -> None:
+    stored = pools[kind]
+    encode_pool(stored, tmp_path / "drawn", EncodeSettings(views="drawn"))
+    merge_pools([stored], tmp_path / "packed", images=find_images(stored, folder))
+    drawn, packed = PoolReader(tmp_path / "drawn"), PoolReader(tmp_path / "packed")
+    assert drawn.manifest.views == "drawn"
+    for sampling, workers in zip(SAMPLINGS, (0, 2, 0, 0, 0), strict=False):
+        options: dict[str, Any] = {"batch_size": 29, "seed": 3, "sampling": sampling}
+        twin = open_loader(stored, folder, **options)
+        assert_same_epochs(open_loader(drawn, folder, num_workers=workers, **options), twin)
+        assert_same_epochs(
+            pool_loader(packed, batches_per_epoch=PER_EPOCH, num_workers=workers, **options), twin
+        )
+        if kind != "cutmix":
+            break
+
+
+@pytest.fixture
+def packed(pools: Pools, folder: Path, tmp_path: Path) -> Path:
+    merge_pools([pools["none"]], tmp_path / "packed", images=find_images(pools["none"], folder))
+    return tmp_path / "packed"
+
+
+def test_packed_images_go_to_other_processes(packed: Path) -> None:
+    with PoolReader(packed) as pool:
+        images = find_images(pool)
+        again = pickle.loads(pickle.dumps(images))  # our own
+        assert [again.read(row) for row in (3, 29)] == [images.read(row) for row in (3, 29)]
+
+
+def test_packed_images_share_the_cache_of_their_folder(packed: Path, folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    list(pool_loader(packed, folder, cache_directory=cache))
+    before = sorted(cache.iterdir())
+    list(pool_loader(packed, cache_directory=cache))
+    assert sorted(cache.iterdir()) == before
+
+
+def test_damaged_packed_images_are_refused(packed: Path) -> None:
+    with PoolReader(packed) as reader:
+        path = packed / reader.manifest.files_of("packed")[0].path
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(PoolCorruptError, match="packed/"):
+        list(pool_loader(packed))
+    with PoolReader(packed) as reader, pytest.raises(PoolCorruptError, match="packed/"):
+        check_images(find_images(reader))
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_other_images_than_the_labelled_are_named(tmp_path: Path, num_workers: int) -> None:
+    folder = write_images(tmp_path / "images", 8)
+    pool = build(tmp_path / "pool", folder, batch_size=8)
+    victim = folder / pool.images.paths[3]
+    victim.write_bytes((folder / pool.images.paths[4]).read_bytes())
+    digest = pool.images.digests[3]
+    assert digest is not None
+    with pytest.raises(ImageMismatchError, match=f"{victim.name}.*expected digest {digest.hex()}"):
+        list(pool_loader(pool, folder, num_workers=num_workers))
+    with pytest.raises(ImageMismatchError, match="has changed"):
+        check_images(find_images(pool, folder))
+    victim.unlink()
+    with pytest.raises(ImageMismatchError, match="missing"):
+        list(pool_loader(pool, folder, num_workers=num_workers))
+    with pytest.raises(ImageReadError, match="does not exist"):
+        pool_loader(pool, tmp_path / "nowhere")
+    with pytest.raises(InvalidArgumentError, match="--images"):
+        pool_loader(pool)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch size is out of range"),
+        ({"temperature": 0.0}, "temperature is out of range"),
+        ({"num_workers": -1}, "number of workers"),
+        ({"sampling": "luck"}, "unknown sampling"),
+        ({"rank": 0}, "give rank and world_size together"),
+        ({"rank": 2, "world_size": 2}, "rank is out of range"),
+        ({"world_size": 10_000, "rank": 0}, "too few rows for so many processes"),
+    ],
+)
+def test_bad_arguments_are_refused(pools: Pools, folder: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        list(open_loader(pools["none"], folder, **options))
