@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
 import pickle
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from lpld_labels import BatchKey, LabelPoolError, PoolReader
+from lpld_labels import BatchKey, LabelPoolError, PoolReader, PoolWriter
+from lpld_labels.codecs import codec_named
 from lpld_labels.errors import (
     BatchNotFoundError,
     InvalidArgumentError,
@@ -27,7 +31,7 @@ from lpld_labels.pool.label_pages import LabelFiles
 from lpld_labels.pool.publish import views_per_image
 from lpld_labels.pool.shard import label_schema
 from lpld_labels.pool.views import StoredViews
-from tests.factories import assert_same_views, make_batches, write_pool
+from tests.factories import assert_same_views, make_batch, make_batches, make_header, make_images, write_pool
 
 BATCHES = make_batches(3, 4, rows=16, classes=20)
 
@@ -292,3 +296,62 @@ def test_opening_reads_no_shard(path: Path) -> None:
         os.truncate(file, file.stat().st_size)
         file.write_bytes(b"x" * file.stat().st_size)
     assert len(PoolReader(path)) == len(BATCHES)
+
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
+
+
+def _allocated_after_reading(path: Path) -> int:
+    """Read a pool and return the bytes that Arrow holds afterwards."""
+    with PoolReader(path) as pool:
+        for key in pool.keys:
+            pool.read(key)
+    gc.collect()
+    return pa.total_allocated_bytes()
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in GOLDEN.glob("*/pool.json")))
+def test_a_pool_that_was_read_leaves_nothing_behind(name: str) -> None:
+    # Once an epoch, a leak of a page of labels for each batch fills any memory.
+    before = _allocated_after_reading(GOLDEN / name)
+    assert [_allocated_after_reading(GOLDEN / name) for _ in range(2)] == [before] * 2
+
+
+MANY, ROWS, CLASSES = 1200, 16, 1000
+
+
+def _pool(path: Path, shards: int) -> Path:
+    images = make_images(50, classes=CLASSES)
+    head = make_header(CLASSES, ROWS)
+    codec = codec_named("int8")
+    with PoolWriter(path, header=head, images=images, codec=codec, shard_batches=MANY // shards) as writer:
+        for number in range(MANY):
+            writer.append(make_batch(number, 0, rows=ROWS, classes=CLASSES, images=images))
+        writer.commit()
+    return path
+
+
+def _random_reads(path: Path) -> float:
+    """Return the seconds of processor time that all batches take in random order."""
+    order = np.random.default_rng(0).permutation(MANY).tolist()
+    with PoolReader(path) as pool:
+        start = time.process_time()
+        for number in order:
+            pool.labels_at(number)
+        return time.process_time() - start
+
+
+@pytest.mark.timing
+def test_six_hundred_shards_are_read_like_six(tmp_path: Path) -> None:
+    few, many = _pool(tmp_path / "few", 6), _pool(tmp_path / "many", 600)
+    assert PoolReader(many).index.shards == 600
+    rounds = [(_random_reads(few), _random_reads(many)) for _ in range(12)]
+    quickest = [min(times) for times in zip(*rounds, strict=True)]
+    # Opening and closing files is what is left.
+    assert quickest[1] <= 1.3 * quickest[0], quickest
+    opening = []
+    for _ in range(5):
+        start = time.perf_counter()
+        PoolReader(many).close()
+        opening.append(time.perf_counter() - start)
+    assert min(opening) < 0.1, opening

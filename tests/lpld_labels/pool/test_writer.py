@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +23,12 @@ from lpld_labels.errors import (
     InvalidBatchError,
     NotAPoolError,
     PoolConflictError,
+    PoolWriteError,
     StagingMismatchError,
 )
-from lpld_labels.format.manifest import LineageStep
+from lpld_labels.format.limits import MAX_JSON_BYTES
+from lpld_labels.format.manifest import LineageStep, PoolHeader, Teacher
+from lpld_labels.format.strict_json import to_json
 from lpld_labels.inspect.check import check_pool
 from tests.factories import grow_pool, make_batch, make_batches, make_header, make_images, write_pool
 
@@ -187,3 +196,155 @@ def test_the_manifest_is_stable_text(tmp_path: Path) -> None:
     first, second = ((tmp_path / name / "pool.json").read_bytes() for name in "ab")
     assert first == second
     assert json.loads(first)["format_version"] == 1
+
+
+_GREY = (0.5, 0.5, 0.5)
+
+
+def with_teacher(**facts: Any) -> PoolHeader:
+    return make_header(teachers=(Teacher(**{"name": "a", "mean": _GREY, "std": _GREY, **facts}),))
+
+
+def with_views(**facts: Any) -> PoolHeader:
+    header = make_header()
+    return replace(header, augmentation=replace(header.augmentation, **facts))
+
+
+@pytest.mark.parametrize(
+    ("header", "field"),
+    [
+        (with_teacher(std=(0.0, 0.0, 0.0)), r"teachers\[0\]\.std"),
+        (with_teacher(std=None), r"teachers\[0\]\.std"),
+        (with_teacher(mean=(math.nan, 0.0, 0.0)), r"teachers\[0\]\.mean\[0\]"),
+        (with_teacher(mean=(0.5, 0.5)), r"teachers\[0\]\.mean"),
+        (with_teacher(name="a\udcff"), r"teachers\[0\]\.name"),
+        (with_teacher(weights_digest="unknown"), r"teachers\[0\]\.weights_digest"),
+        (with_views(output_height=99_999_999), r"augmentation\.output_height"),
+        (with_views(mix_alpha=math.inf), r"augmentation\.mix_alpha"),
+        (make_header(seed=2**64), "seed"),
+        (make_header(batch_size=1 << 20), "batch_size"),
+        (make_header(classes=1 << 25), "classes"),
+    ],
+)
+def test_a_header_that_cannot_be_read_is_refused_before_any_work(
+    tmp_path: Path, header: PoolHeader, field: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"field '{field}'"):
+        PoolWriter(tmp_path / "pool", header=header, images=make_images())
+    assert not (tmp_path / "pool").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (math.nan, r"field 'lineage\[0\]\.parameters\.value' cannot be written as JSON"),
+        ("a\udcff", r"expected text .*, got 'a\\udcff'"),
+        (10**30, "is out of range"),
+        ("x" * MAX_JSON_BYTES, "too large"),
+    ],
+    ids=["nan", "no text", "integer", "length"],
+)
+def test_a_manifest_that_cannot_be_read_is_not_published(tmp_path: Path, value: object, said: str) -> None:
+    batches, path = make_batches(2, 3), tmp_path / "pool"
+    with PoolWriter(path, header=make_header(), images=make_images()) as writer:
+        writer.extend(batches)
+        with pytest.raises(InvalidArgumentError, match=said):
+            writer.commit(lineage=(LineageStep(operation="test", parameters={"value": value}),))
+        assert not (path / "pool.json").exists()
+    with PoolWriter(path, header=make_header(), images=make_images()) as writer:
+        assert all(batch.key in writer for batch in batches), "what was done is kept"
+        writer.commit()
+    with PoolReader(path) as pool:
+        assert len(pool) == 6
+    assert [one.name for one in tmp_path.iterdir()] == ["pool"]
+
+
+def test_what_json_cannot_hold_is_named() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"field 'a\[1\]\.b' .*finite number, got inf"):
+        to_json({"a": [1.0, {"b": math.inf}]})
+    with pytest.raises(InvalidArgumentError, match=r"field 'a' .*text .*, got '\\udcff'"):
+        to_json({"a": {"\udcff": 1}})
+
+
+def test_a_full_disk_loses_nothing_that_was_sealed(tmp_path: Path, project: Path) -> None:
+    """A file-size limit makes the kernel refuse writes as a full disk does."""
+    path = tmp_path / "pool"
+    script = textwrap.dedent("""
+        import resource, sys
+        from pathlib import Path
+        from lpld_labels.errors import PoolWriteError
+        from tests.factories import make_batches
+        from tests.lpld_labels.pool.test_writer import open_writer
+        writer = open_writer(Path(sys.argv[1]), shard_batches=4)
+        batches = make_batches(3, 4)
+        writer.extend(batches[:4])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        try:
+            with writer:
+                writer.extend(batches[4:])
+                writer.commit()
+        except PoolWriteError as error:
+            print(error)
+            sys.exit(7)
+    """)
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(path)], cwd=project, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 7, ended.stderr
+    assert "disk is full" in ended.stdout
+    assert not (path / "pool.json").exists()
+    assert not list((tmp_path / "pool.partial").glob(".tmp-*"))
+    with open_writer(path) as writer:
+        assert [batch.key in writer for batch in make_batches(3, 4)] == [True] * 4 + [False] * 8
+        writer.extend(make_batches(3, 4))
+        assert writer.commit().content_digest == digest_of(make_batches(3, 4), tmp_path / "whole")
+
+
+def test_a_read_only_directory_is_named(tmp_path: Path, project: Path) -> None:
+    """Run without root's privileges, which ignore permissions."""
+    if os.geteuid() != 0:
+        tmp_path.chmod(0o555)
+        with pytest.raises(PoolWriteError, match="no permission"):
+            open_writer(tmp_path / "pool")
+        return
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o755)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            # Already inside the directory: its private parents need not be crossed again.
+            os.chdir(folder)
+            os.setuid(65534)
+            open_writer(Path("pool"))
+        except PoolWriteError as error:
+            status = 0 if "no permission to write" in str(error) else 2
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.timing
+def test_memory_stays_flat_while_the_pool_grows(tmp_path: Path, project: Path) -> None:
+    script = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        from benchmarks.common.harness import peak_memory_mb
+        from tests.factories import make_batch, make_header, make_images
+        from lpld_labels import PoolWriter
+        images = make_images(classes=500)
+        header = make_header(500, 64)
+        with PoolWriter(Path(sys.argv[1]), header=header, images=images, shard_bytes=1 << 20) as w:
+            for number in range(int(sys.argv[2])):
+                w.append(make_batch(0, number, rows=64, classes=500, images=images))
+            w.commit()
+        print(peak_memory_mb())
+    """)
+    peaks = []
+    for number in (60, 600):
+        command = [sys.executable, "-c", script, str(tmp_path / str(number)), str(number)]
+        ended = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
+        peaks.append(float(ended.stdout))
+    # Ten times the batches are 35 MB more labels; what may grow is a few bytes of index per batch.
+    assert peaks[1] - peaks[0] < 12, peaks

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from torchvision.datasets.folder import default_loader
 
 from benchmarks.common.photos import photo_folder
 from lpld_labels.errors import ImageMismatchError, ImageReadError
-from lpld_labels.render.decode import decode_image
+from lpld_labels.render.decode import VARIABLE, decode_image
 from lpld_labels.render.images import (
     FolderImages,
     check_images,
@@ -168,3 +169,92 @@ def test_other_files_in_class_folders_can_be_named(folder: Path) -> None:
     (folder / "class2" / "notes.txt").write_text("not an image")
     Image.new("RGB", (4, 4)).save(folder / "class0" / "moving.gif")
     assert passed_over(folder) == ["class0/moving.gif", "class2/notes.txt"]
+
+
+def test_postscript_does_not_start_ghostscript(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flag = folder.parent / "ghostscript ran"
+    programs = folder.parent / "programs"
+    programs.mkdir()
+    for name in ("gs", "gswin64c"):
+        (programs / name).write_text(f"#!/bin/sh\ntouch '{flag}'\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+    (folder / "class0" / "x.jpg").write_bytes(postscript)
+    with pytest.raises(ImageReadError, match=r"class0/x.jpg: not an image \(JPEG"):
+        scan_image_folder(folder)
+    assert not flag.exists()
+
+
+def test_large_files_are_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (folder / "class0" / "sparse.png").open("wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(ImageReadError, match=rf"sparse.png: cannot read image: it has .* bytes.*{VARIABLE}"):
+        scan_image_folder(folder)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
+def test_what_is_no_file_is_refused_at_once(folder: Path, kind: str) -> None:
+    table = scan_image_folder(folder)
+    victim = folder / "class1" / "image02.png"
+    victim.unlink()
+    if kind == "pipe":
+        os.mkfifo(victim)
+    elif kind == "device":
+        victim.symlink_to("/dev/zero")
+    else:
+        victim.mkdir()
+    with pytest.raises(ImageMismatchError, match=r"class1/image02.png: image 6 .* is missing"):
+        check_images(FolderImages(folder, table))
+    if kind != "directory":
+        with pytest.raises(
+            ImageReadError, match=r"image02.png: cannot read image: it is a pipe, a socket or"
+        ):
+            scan_image_folder(folder)
+
+
+def test_a_loop_of_links_is_named(folder: Path) -> None:
+    (folder / "class1" / "again").symlink_to(folder / "class1")
+    with pytest.raises(
+        ImageReadError, match=r"class1/again: links lead to this directory for the second time"
+    ):
+        list_images(folder)
+
+
+def test_links_that_fork_do_not_multiply(folder: Path) -> None:
+    """Forty levels of two links each: 2^40 paths."""
+    levels = [folder.parent / f"level{number}" for number in range(40)]
+    for level, below in zip(levels, [*levels[1:], folder / "class0"], strict=True):
+        level.mkdir()
+        (level / "a").symlink_to(below)
+        (level / "b").symlink_to(below)
+    (folder / "class2" / "tree").symlink_to(levels[0])
+    with pytest.raises(ImageReadError, match=r"links lead to this directory for the second time"):
+        list_images(folder)
+
+
+def test_links_to_images_elsewhere_are_followed(folder: Path, tmp_path: Path) -> None:
+    """Subsets of large collections are often made of links."""
+    elsewhere = make_folder(tmp_path / "elsewhere")
+    (folder / "class3").symlink_to(elsewhere / "class0")
+    (folder / "class0" / "linked.png").symlink_to(elsewhere / "class1" / "image00.png")
+    table = scan_image_folder(folder)
+    assert "class3/image00.png" in table.paths
+    assert "class0/linked.png" in table.paths
+
+
+def test_a_folder_that_may_not_be_listed_is_named() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        folder = make_folder(Path(directory) / "images")
+        (folder / "class0" / "closed").mkdir(mode=0o000)
+        if os.fork() == 0:
+            try:
+                if os.geteuid() == 0:
+                    os.setuid(65534)
+                list_images(folder)
+            except ImageReadError as error:
+                os._exit(9 if "closed: cannot list image folder: Permission denied" in str(error) else 1)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 9

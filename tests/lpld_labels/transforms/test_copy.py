@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from click.testing import Result
 from PIL import Image
 
 from lpld_labels import PoolReader
@@ -22,7 +25,7 @@ from lpld_labels.format.digests import file_digest
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.io.parquet_files import file_entry, footer_of, page_settings
 from lpld_labels.pool import packing
-from lpld_labels.pool.packing import Packed, packed_images
+from lpld_labels.pool.packing import Packed, PackedImages, packed_images
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.render.images import FolderImages, check_images, find_images
@@ -31,7 +34,7 @@ from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests import independent_reader
-from tests.factories import grow_pool
+from tests.factories import assert_same_views, grow_pool, make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.loader.loader_pools import build
 from tests.lpld_labels.transforms.conftest import files_below
 
@@ -254,3 +257,137 @@ def test_a_full_disk_leaves_no_pool(
     assert not (tmp_path / "out" / "pool.json").exists()
     merge_pools([plain], tmp_path / "out", images=find_images(plain, folder))
     assert check_pool(tmp_path / "out").problems == ()
+
+
+@pytest.fixture
+def images(packed: PoolReader) -> PackedImages:
+    found = packed_images(packed)
+    assert found is not None
+    return found
+
+
+def test_an_interrupted_unpack_resumes(
+    images: PackedImages, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == total // 2:
+            raise KeyboardInterrupt
+
+    out, work = tmp_path / "again", tmp_path / "again.partial"
+    with pytest.raises(KeyboardInterrupt):
+        unpack_images(images, out, progress=stop)
+    assert not out.exists()
+    half = files_below(work / "pool")
+    victim = work / "pool" / min(half)
+    victim.write_bytes(b"half")
+    written = unpack_images(images, out)
+    assert written <= len(images.table) - len(half) + 1
+    assert files_below(out) == files_below(folder)
+    assert not work.exists()
+
+
+def test_what_is_there_is_never_replaced(images: PackedImages, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "again"
+    assert unpack_images(images, out) == len(images.table)
+    assert unpack_images(images, out) == 0, "the same images"
+    (out / "class0" / "notes.txt").write_text("mine")
+    before = files_below(out)
+    with pytest.raises(PoolConflictError, match="something is already here"):
+        unpack_images(images, out)
+    assert files_below(out) == before
+    (out / "class0" / "notes.txt").unlink()
+    first = out / images.table.paths[0]
+    first.write_bytes(b"retouched")
+    with pytest.raises(PoolConflictError, match="something is already here"):
+        unpack_images(images, out)
+    assert first.read_bytes() == b"retouched"
+
+
+def test_unpacking_never_follows_links_out(images: PackedImages, tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    out, elsewhere = tmp_path / "again", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        unpack_images(images, out, progress=stop)
+    place = tmp_path / "again.partial" / "pool" / "class2"
+    for path in sorted(place.glob("*")):
+        path.unlink()
+    if place.exists():
+        place.rmdir()
+    place.symlink_to(elsewhere)
+    with pytest.raises(PoolConflictError, match="link"):
+        unpack_images(images, out)
+    assert not any(elsewhere.iterdir())
+
+
+BATCHES = make_batches(3, 4)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[PoolReader]:
+    return [write_pool(tmp_path / f"part{number}", BATCHES[number::3]) for number in range(3)]
+
+
+def test_all_batches_are_in_as_if_written_at_once(tmp_path: Path, parts: list[PoolReader]) -> None:
+    done: list[tuple[int, int]] = []
+    manifest = merge_pools(parts, tmp_path / "out", progress=lambda d, t: done.append((d, t)))
+    assert done == [(number, 12) for number in range(1, 13)]
+    assert check_pool(tmp_path / "out").whole
+    with write_pool(tmp_path / "direct", BATCHES) as direct:
+        assert manifest.content_digest == direct.manifest.content_digest
+    with PoolReader(tmp_path / "out") as merged:
+        for batch in BATCHES:
+            found = merged.read(batch.key)
+            assert_same_views(found, batch)
+            np.testing.assert_array_equal(found.labels, batch.labels)
+    (step,) = manifest.header.lineage
+    assert step.operation == "merge"
+    digests = [part.manifest.content_digest for part in parts]
+    assert [entry["content_digest"] for entry in step.parameters["pools"]] == digests
+
+
+def test_once_more_it_finds_its_own_pool(tmp_path: Path, parts: list[PoolReader]) -> None:
+    first = merge_pools(parts, tmp_path / "out")
+    assert merge_pools(parts, tmp_path / "out") == first
+    with pytest.raises(PoolConflictError, match="already here"):
+        merge_pools(parts[:2], tmp_path / "out")
+
+
+def test_pools_with_a_batch_in_common(tmp_path: Path, parts: list[PoolReader]) -> None:
+    with pytest.raises(PoolConflictError, match=r"two pools hold epoch 0 batch 0.*part0.*part0"):
+        merge_pools([*parts, parts[0]], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "field"),
+    [("seed", "seed"), ("images", "images_digest"), ("codec", "codec.name"), ("teachers", "teachers")],
+)
+def test_pools_that_differ(tmp_path: Path, parts: list[PoolReader], what: str, field: str) -> None:
+    header = make_header(seed=1) if what == "seed" else make_header()
+    if what == "teachers":
+        header = make_header(teachers=())
+    other = write_pool(
+        tmp_path / "other",
+        make_batches(1, 1)[:0],
+        header=header,
+        images=make_images(49) if what == "images" else None,
+        codec="int8" if what == "codec" else "f16",
+    )
+    with pytest.raises(PoolConflictError, match=rf"cannot be merged: field '{field}' differs.*same images"):
+        merge_pools([parts[0], other], tmp_path / "out")
+
+
+def test_on_the_command_line(tmp_path: Path, parts: list[PoolReader], cli: Callable[..., Result]) -> None:
+    locations = [part.location for part in parts]
+    result = cli("copy", *locations, tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert (facts["batches"], len(facts["pools"])) == (12, 3)
+    table = cli("copy", *locations, tmp_path / "out")
+    assert facts["content_digest"] in table.stdout
+    overlap = cli("copy", locations[0], locations[0], tmp_path / "twice")
+    assert (overlap.exit_code, overlap.stderr.count("\n")) == (1, 1)
+    assert "two pools hold" in overlap.stderr

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -257,3 +258,108 @@ def test_signed_addresses_stay_secret(
 def test_put_pool_is_what_copy_makes(pool: Path, bucket: str, s3: S3Server) -> None:
     address = put_pool(s3, bucket, pool)
     assert copy_pool(pool, address).files == 0
+
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return small_pool(tmp_path / "pool")
+
+
+def test_a_copy_has_the_card(cli: Cli, small: Path, bucket: str, tmp_path: Path, http: FileServer) -> None:
+    assert cli("inspect", small, "--card", "--license", "mit").exit_code == 0
+    card = (small / "README.md").read_bytes()
+    copy_pool(small, f"{bucket}/pool")
+    assert RemoteStore(f"{bucket}/pool").read("README.md") == card
+    copy_pool(f"{bucket}/pool", tmp_path / "back")
+    copy_pool(http.add(small, tmp_path.name), tmp_path / "from_http")
+    assert (tmp_path / "back" / "README.md").read_bytes() == card
+    assert (tmp_path / "from_http" / "README.md").read_bytes() == card
+    assert check_pool(f"{bucket}/pool", strict=True).whole
+
+
+def test_a_card_that_came_later_is_brought_by_the_same_copy(cli: Cli, small: Path, bucket: str) -> None:
+    store = RemoteStore(f"{bucket}/pool")
+    copy_pool(small, store.address)
+    assert "README.md" not in store.sizes()
+    cli("inspect", small, "--card")
+    assert copy_pool(small, store.address).files == 0
+    assert store.read("README.md") == (small / "README.md").read_bytes()
+    store.put("README.md", b"# edited")
+    copy_pool(small, store.address)
+    assert store.read("README.md") == b"# edited"
+
+
+def test_cards_are_written_to_addresses(cli: Cli, small: Path, bucket: str, http: FileServer) -> None:
+    address = f"{bucket}/pool"
+    copy_pool(small, address)
+    result = cli("inspect", address, "--card", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["card"] == f"{address}/README.md"
+    store = RemoteStore(address)
+    assert store.read("README.md").startswith(b"---\n")
+    assert "already up to date" in cli("inspect", address, "--card").stderr
+    store.put("README.md", b"# edited")
+    refused = cli("inspect", address, "--card")
+    assert refused.exit_code == 1
+    assert "this card was edited" in refused.stderr
+    assert cli("inspect", address, "--card", "--overwrite").exit_code == 0
+    assert store.read("README.md").startswith(b"---\n")
+    # A card is no hindrance to --overwrite.
+    other = small_pool(small.with_name("other"), epochs=1)
+    copy_pool(other, address, overwrite=True)
+    assert "README.md" not in store.sizes()
+    served = http.add(small, small.parent.name)
+    assert "cannot be written to" in cli("inspect", served, "--card").stderr
+
+
+SCORED = PruneSettings(ratio=2, by="diff", prefer="hard")
+
+
+class Reads:
+    """Counts labels that are read, and stops at the fourth."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        real = PoolReader.read_labels
+
+        def counted(*args: Any, **more: Any) -> Any:
+            self.count += 1
+            if self.count == 4:
+                raise KeyboardInterrupt
+            return real(*args, **more)
+
+        monkeypatch.setattr(PoolReader, "read_labels", counted)
+
+
+def test_scoring_goes_on(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with PoolReader(small_pool(tmp_path / "pool", epochs=6)) as pool:
+        prune_pool(pool, tmp_path / "whole", SCORED)
+        reads = Reads(monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            prune_pool(pool, f"{bucket}/out", SCORED)
+        reads.count = 100
+        prune_pool(pool, f"{bucket}/out", SCORED)
+    assert content(f"{bucket}/out") == content(tmp_path / "whole")
+    assert not list(outgoing_folder(f"{bucket}/out").rglob("*.parquet"))
+    assert not (outgoing_folder(f"{bucket}/out") / "pool").exists()
+
+
+def test_a_pool_that_is_there_is_still_seen(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores that wait do not hide what somebody has published meanwhile."""
+    small_pool(tmp_path / "other", epochs=2)
+    with PoolReader(small_pool(tmp_path / "pool", epochs=6)) as pool:
+        reads = Reads(monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            prune_pool(pool, f"{bucket}/out", SCORED)
+        copy_pool(tmp_path / "other", f"{bucket}/out")
+        reads.count = 100
+        with pytest.raises(PoolConflictError, match="another pool"):
+            prune_pool(pool, f"{bucket}/out", SCORED)
+        prune_pool(pool, f"{bucket}/out", SCORED, overwrite=True)
+        prune_pool(pool, tmp_path / "whole", SCORED)
+    assert content(f"{bucket}/out") == content(tmp_path / "whole")

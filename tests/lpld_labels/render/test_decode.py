@@ -1,5 +1,3 @@
-"""Images and image folders made to do harm: nothing runs, nothing hangs, memory stays within its bound."""
-
 from __future__ import annotations
 
 import io
@@ -7,33 +5,94 @@ import os
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import zlib
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from lpld_labels.errors import ImageMismatchError, ImageReadError, InvalidArgumentError
+from lpld_labels.errors import ImageReadError, InvalidArgumentError
 from lpld_labels.render import decode as decoding
 from lpld_labels.render.decode import MAX_SCANS, VARIABLE, decode_image, image_size, pixel_limit
-from lpld_labels.render.images import FolderImages, check_images, list_images, scan_image_folder
-from tests.lpld_labels.render.pictures import make_folder
 
 HERE = Path("image")
+WIDE = np.random.default_rng(0).integers(0, 65536, (6, 9, 4))
+WIDE[0, :4] = np.array([0, 128, 65407, 65535])[:, None]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "images")
+def rounded(values: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    """The nearest of 256 levels: 65535 is odd, so that there are no ties."""
+    return np.rint(values / 257).astype(np.int64)
+
+
+def png16(values: npt.NDArray[np.integer], colour_type: int) -> bytes:
+    """Return a PNG file of 16 bits a sample, written from its specification."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    height, width = values.shape[:2]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        (chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+    )
 
 
 def saved(image: Image.Image, file_format: str, **options: object) -> bytes:
     stream = io.BytesIO()
     image.save(stream, file_format, **options)
     return stream.getvalue()
+
+
+@pytest.mark.parametrize(("colour_type", "channels"), [(0, 1), (4, 2), (2, 3), (6, 4)])
+def test_sixteen_bits_become_the_nearest_of_eight(colour_type: int, channels: int) -> None:
+    values = WIDE[..., :channels]
+    expected = rounded(values if channels > 2 else values[..., :1])[..., :3]
+    found = decode_image(png16(values, colour_type), where=HERE)
+    assert found.dtype == np.uint8
+    assert np.array_equal(found, np.broadcast_to(expected, (6, 9, 3)))
+
+
+def test_sixteen_bits_of_other_formats() -> None:
+    grey = WIDE[..., 0].astype(np.uint16)
+    expected = np.broadcast_to(rounded(grey)[..., None], (6, 9, 3))
+    for compression in (None, "tiff_deflate"):
+        data = saved(Image.fromarray(grey), "TIFF", compression=compression)
+        assert np.array_equal(decode_image(data, where=HERE), expected)
+    pgm = b"P5 9 6 65535\n" + grey.astype(">u2").tobytes()
+    assert np.array_equal(decode_image(pgm, where=HERE), expected)
+    colours = WIDE[..., :3].astype(np.uint16)
+    ppm = b"P6 9 6 65535\n" + colours.astype(">u2").tobytes()
+    assert np.array_equal(decode_image(ppm, where=HERE), rounded(colours))
+
+
+@pytest.mark.parametrize(("kind", "said"), [("float32", "floating-point"), ("int32", "32 bits")])
+def test_samples_without_a_range_are_refused(kind: str, said: str) -> None:
+    data = saved(Image.fromarray(WIDE[..., 0].astype(kind)), "TIFF")
+    for read in (decode_image, image_size):
+        with pytest.raises(ImageReadError, match=rf"image: image samples are {said}.*convert it to 8 bits"):
+            read(data, where=HERE)
+
+
+def test_content_does_not_choose_another_decoder() -> None:
+    gif = saved(Image.new("RGB", (4, 4)), "GIF")
+    for read in (decode_image, image_size):
+        with pytest.raises(ImageReadError, match=r"not an image \(JPEG, PNG"):
+            read(gif, where=HERE)
+    assert decode_image(saved(Image.new("RGB", (4, 4)), "PNG"), where=Path("a.jpg")).shape == (4, 4, 3)
+
+
+def test_orientation_is_not_applied() -> None:
+    turned = Image.new("RGB", (5, 3))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = saved(turned, "JPEG", exif=exif)
+    assert decode_image(data, where=HERE).shape == (3, 5, 3)
+    assert image_size(data, where=HERE) == (5, 3)
 
 
 def black_png(width: int, height: int) -> bytes:
@@ -47,21 +106,6 @@ def black_png(width: int, height: int) -> bytes:
 
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
-
-
-def test_postscript_does_not_start_ghostscript(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flag = folder.parent / "ghostscript ran"
-    programs = folder.parent / "programs"
-    programs.mkdir()
-    for name in ("gs", "gswin64c"):
-        (programs / name).write_text(f"#!/bin/sh\ntouch '{flag}'\n")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(programs))
-    postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
-    (folder / "class0" / "x.jpg").write_bytes(postscript)
-    with pytest.raises(ImageReadError, match=r"class0/x.jpg: not an image \(JPEG"):
-        scan_image_folder(folder)
-    assert not flag.exists()
 
 
 def test_avif_is_not_read() -> None:
@@ -113,13 +157,6 @@ def test_the_bound_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "many")
     with pytest.raises(InvalidArgumentError, match=f"{VARIABLE} is wrong"):
         decode_image(data, where=HERE)
-
-
-def test_large_files_are_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with (folder / "class0" / "sparse.png").open("wb") as stream:
-        stream.truncate(1 << 40)
-    with pytest.raises(ImageReadError, match=rf"sparse.png: cannot read image: it has .* bytes.*{VARIABLE}"):
-        scan_image_folder(folder)
 
 
 def test_scans_of_a_jpeg_are_counted() -> None:
@@ -174,73 +211,6 @@ def test_large_images_are_not_decoded_all_at_once(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", LARGE, tmp_path], capture_output=True, text=True, check=True)
     # One alone takes 160 MB of samples and 120 MB of pixels.
     assert int(done.stdout) < 400_000_000
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
-def test_what_is_no_file_is_refused_at_once(folder: Path, kind: str) -> None:
-    table = scan_image_folder(folder)
-    victim = folder / "class1" / "image02.png"
-    victim.unlink()
-    if kind == "pipe":
-        os.mkfifo(victim)
-    elif kind == "device":
-        victim.symlink_to("/dev/zero")
-    else:
-        victim.mkdir()
-    with pytest.raises(ImageMismatchError, match=r"class1/image02.png: image 6 .* is missing"):
-        check_images(FolderImages(folder, table))
-    if kind != "directory":
-        with pytest.raises(
-            ImageReadError, match=r"image02.png: cannot read image: it is a pipe, a socket or"
-        ):
-            scan_image_folder(folder)
-
-
-def test_a_loop_of_links_is_named(folder: Path) -> None:
-    (folder / "class1" / "again").symlink_to(folder / "class1")
-    with pytest.raises(
-        ImageReadError, match=r"class1/again: links lead to this directory for the second time"
-    ):
-        list_images(folder)
-
-
-def test_links_that_fork_do_not_multiply(folder: Path) -> None:
-    """Forty levels of two links each: 2^40 paths."""
-    levels = [folder.parent / f"level{number}" for number in range(40)]
-    for level, below in zip(levels, [*levels[1:], folder / "class0"], strict=True):
-        level.mkdir()
-        (level / "a").symlink_to(below)
-        (level / "b").symlink_to(below)
-    (folder / "class2" / "tree").symlink_to(levels[0])
-    with pytest.raises(ImageReadError, match=r"links lead to this directory for the second time"):
-        list_images(folder)
-
-
-def test_links_to_images_elsewhere_are_followed(folder: Path, tmp_path: Path) -> None:
-    """Subsets of large collections are often made of links."""
-    elsewhere = make_folder(tmp_path / "elsewhere")
-    (folder / "class3").symlink_to(elsewhere / "class0")
-    (folder / "class0" / "linked.png").symlink_to(elsewhere / "class1" / "image00.png")
-    table = scan_image_folder(folder)
-    assert "class3/image00.png" in table.paths
-    assert "class0/linked.png" in table.paths
-
-
-def test_a_folder_that_may_not_be_listed_is_named() -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        Path(directory).chmod(0o755)
-        folder = make_folder(Path(directory) / "images")
-        (folder / "class0" / "closed").mkdir(mode=0o000)
-        if os.fork() == 0:
-            try:
-                if os.geteuid() == 0:
-                    os.setuid(65534)
-                list_images(folder)
-            except ImageReadError as error:
-                os._exit(9 if "closed: cannot list image folder: Permission denied" in str(error) else 1)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
 
 
 def test_sixteen_bits_in_strips(monkeypatch: pytest.MonkeyPatch) -> None:
