@@ -183,10 +183,10 @@ def tree(folder: Path) -> dict[str, bytes | None]:
 
 
 def interrupt_at(count: int) -> Progress:
-    """Return a progress callback that presses Ctrl-C when `count` are done; -1: all but one."""
+    """Return a progress callback that presses Ctrl-C when `count` are done; below 0: counted from the end."""
 
     def progress(done: int, total: int) -> None:
-        if done == count % total:
+        if done == (count if count >= 0 else total + count):
             raise KeyboardInterrupt
 
     return progress

@@ -1,4 +1,4 @@
-"""Reading pools where they lie: the same batches, few requests, and nothing wrong after damage on the way."""
+"""Pools at addresses: the same batches, few requests, no damage from failures, large files in parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from lpld_labels.format.manifest import FileEntry
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.inspect.summary import summarise
 from lpld_labels.io import remote
-from lpld_labels.io.disk_cache import DiskCache
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.pool.pool_files import PoolFiles
 from lpld_labels.pool.sizes import pool_bytes
@@ -29,7 +28,7 @@ from lpld_labels.transforms.remote_output import send_pool
 from tests.lpld_labels.io.pools import content, put_pool, small_pool
 from tests.servers.files import FileServer
 from tests.servers.proxy import Proxy
-from tests.servers.rules import Rule
+from tests.servers.rules import Harm, Rule
 from tests.servers.s3 import S3Server
 
 
@@ -45,18 +44,13 @@ def over_http(pool: Path, http: FileServer, http_proxy: Proxy, tmp_path: Path) -
 
 
 def test_batches_are_the_same_everywhere(pool: Path, over_http: str, bucket: str, s3: S3Server) -> None:
-    expected = content(pool)
-    assert content(over_http) == expected
-    assert content(put_pool(s3, bucket, pool)) == expected
-    assert content(f"file://{pool}") == expected
-
-
-def test_other_file_systems_of_fsspec_work_too(pool: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")
     memory.put(str(pool), "/somewhere/pool", recursive=True)
+    addresses = (over_http, put_pool(s3, bucket, pool), f"file://{pool}", "memory://somewhere/pool")
     try:
-        assert content("memory://somewhere/pool") == content(pool)
+        for address in addresses:
+            assert content(address) == content(pool)
     finally:
         memory.rm("/somewhere", recursive=True)
 
@@ -70,8 +64,7 @@ def test_inspect_reads_the_manifest_and_nothing_else(
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["content_digest"] == summarise(pool).manifest.content_digest
     traffic = s3_proxy.traffic()
-    assert traffic.requests == 1
-    assert traffic.bytes_down == (pool / "pool.json").stat().st_size
+    assert (traffic.requests, traffic.bytes_down) == (1, (pool / "pool.json").stat().st_size)
 
 
 def test_verify_fetches_a_pool_once(
@@ -80,7 +73,7 @@ def test_verify_fetches_a_pool_once(
     size = pool_bytes(PoolReader(pool).manifest)
     assert check_pool(over_http) == check_pool(pool)
     manifest = (pool / "pool.json").stat().st_size
-    # Whoever opens the pool inside the check reads the manifest again.
+    # The reader inside the check reads the manifest again.
     assert http_proxy.traffic().bytes_down == size + manifest
     address = put_pool(s3, bucket, pool)
     s3_proxy.behave()
@@ -89,7 +82,7 @@ def test_verify_fetches_a_pool_once(
     assert size <= s3_proxy.traffic().bytes_down < size + manifest + listings
 
 
-def test_verify_names_what_is_damaged_elsewhere(pool: Path, bucket: str, s3: S3Server) -> None:
+def test_verify_names_damaged_and_unknown_files(pool: Path, bucket: str, s3: S3Server) -> None:
     address = put_pool(s3, bucket, pool)
     labels = min((pool / "labels").iterdir())
     data = bytearray(labels.read_bytes())
@@ -101,20 +94,19 @@ def test_verify_names_what_is_damaged_elsewhere(pool: Path, bucket: str, s3: S3S
     assert found == {f"labels/{labels.name}", "views/stranger.parquet"}
 
 
-def test_one_batch_takes_its_pages_and_no_more(pool: Path, over_http: str, http_proxy: Proxy) -> None:
+def test_one_batch_takes_its_pages_and_no_more(over_http: str, http_proxy: Proxy) -> None:
     with PoolReader(over_http) as reader:
         http_proxy.behave()
         reader.read_labels(reader.keys[5])
-        group = reader.index.group(5)
         traffic = http_proxy.traffic()
-        assert (traffic.requests, traffic.bytes_down) == (1, group.bytes)
+        assert (traffic.requests, traffic.bytes_down) == (1, reader.index.group(5).bytes)
         http_proxy.behave()
         reader.read_views(reader.keys[5])
         # The image table, a footer, a row group.
         assert http_proxy.traffic().requests == 3
 
 
-def test_what_is_expected_is_fetched_ahead(pool: Path, over_http: str, http_proxy: Proxy) -> None:
+def test_prefetched_labels_take_one_request_a_file(pool: Path, over_http: str, http_proxy: Proxy) -> None:
     with PoolReader(over_http) as reader:
         wanted = list(range(len(reader)))
         http_proxy.behave(latency=0.05)
@@ -126,72 +118,40 @@ def test_what_is_expected_is_fetched_ahead(pool: Path, over_http: str, http_prox
 
 
 @pytest.mark.parametrize("harm", ["drop", "cut", "fail", "corrupt"])
-def test_a_harmed_request_is_sent_again(pool: Path, over_http: str, http_proxy: Proxy, harm: str) -> None:
-    expected = content(pool)
+def test_a_harmed_request_is_sent_again(pool: Path, over_http: str, http_proxy: Proxy, harm: Harm) -> None:
     for part in ("labels/", "views/", "batches-", "images.parquet"):
-        http_proxy.behave(Rule(harm=harm, match=part, times=1))  # type: ignore[arg-type]  # one of its words
-        assert content(over_http) == expected
+        http_proxy.behave(Rule(harm=harm, match=part, times=1))
+        assert content(over_http) == content(pool)
         assert http_proxy.traffic().harmed == 1
 
 
-def test_one_request_in_twenty_fails_or_stalls(
-    pool: Path, bucket: str, s3: S3Server, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("harm", ["stall", "drop", "fail", "cut", "corrupt"])
+def test_one_request_in_five_is_harmed(
+    pool: Path, bucket: str, s3: S3Server, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, harm: Harm
 ) -> None:
     monkeypatch.setenv("LPLD_LABELS_TIMEOUT", "0.5")
     address = put_pool(s3, bucket, pool)
-    harms = ("stall", "drop", "fail", "cut", "corrupt")
-    for harm in harms:
-        s3_proxy.behave(Rule(harm=harm, every=5), stall_seconds=1.5)  # type: ignore[arg-type]
-        assert content(address) == content(pool)
-        assert s3_proxy.traffic().harmed >= 1
-    assert check_pool(address).whole
+    s3_proxy.behave(Rule(harm=harm, every=5), stall_seconds=1.5)
+    assert content(address) == content(pool)
+    assert s3_proxy.traffic().harmed >= 1
 
 
-def test_lasting_damage_is_told(pool: Path, over_http: str, http_proxy: Proxy) -> None:
+def test_lasting_damage_and_absent_pools_are_reported(over_http: str, http_proxy: Proxy, bucket: str) -> None:
     http_proxy.behave(Rule(harm="corrupt", match="labels/"))
     with PoolReader(over_http) as reader, pytest.raises(PoolCorruptError, match="checksum"):
         reader.read_labels(reader.keys[0])
-
-
-def test_readers_travel_to_other_processes(pool: Path, over_http: str) -> None:
-    with PoolReader(over_http) as reader:
-        there = pickle.loads(pickle.dumps(reader))
-        assert there.read_labels(there.keys[1]).tobytes() == content(pool)[1][2]
-
-
-def test_a_cache_gives_the_second_read_for_nothing(
-    pool: Path, over_http: str, http_proxy: Proxy, tmp_path: Path
-) -> None:
-    cache = DiskCache(tmp_path / "cache")
-    expected = content(pool)
-    with PoolReader(over_http, cache=cache) as reader:
-        assert [batch.labels.tobytes() for batch in reader] == [labels for _, _, labels in expected]
-    http_proxy.behave()
-    with PoolReader(over_http, cache=cache) as reader:
-        assert [batch.labels.tobytes() for batch in reader] == [labels for _, _, labels in expected]
-    assert http_proxy.traffic().requests == 1  # the manifest
-
-
-def test_a_damaged_entry_of_the_cache_is_fetched_again(pool: Path, over_http: str, tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path / "cache")
-    expected = [labels for _, _, labels in content(pool)]
-    with PoolReader(over_http, cache=cache) as reader:
-        list(reader)
-    for entry in cache.directory.glob("??/*"):
-        data = bytearray(entry.read_bytes())
-        data[len(data) // 2] ^= 0x10
-        entry.write_bytes(data)
-    with PoolReader(over_http, cache=cache) as reader:
-        assert [batch.labels.tobytes() for batch in reader] == expected
-
-
-def test_no_pool_at_an_address(http_proxy: Proxy, bucket: str) -> None:
     for address in (f"{http_proxy.url}/nothing-here", f"{bucket}/nothing"):
         with pytest.raises(NotAPoolError, match=r"no pool\.json"):
             PoolReader(address)
 
 
-def test_local_pools_import_nothing_for_addresses(pool: Path) -> None:
+def test_readers_can_be_pickled(pool: Path, over_http: str) -> None:
+    with PoolReader(over_http) as reader:
+        there = pickle.loads(pickle.dumps(reader))
+        assert there.read_labels(there.keys[1]).tobytes() == content(pool)[1][2]
+
+
+def test_local_pools_import_no_clients(pool: Path) -> None:
     program = (
         "import sys; from lpld_labels import PoolReader; import lpld_labels.transforms.remote_output\n"
         "list(PoolReader(sys.argv[1]))\n"
@@ -202,43 +162,45 @@ def test_local_pools_import_nothing_for_addresses(pool: Path) -> None:
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-PART = 5 * 1024 * 1024
-"""S3 takes no smaller one, but for the last."""
+# Large files: sent in parts, fetched in pieces
+
+
+PART = 5 * 1024 * 1024  # S3 takes no smaller one, but for the last.
 DATA = bytes(range(251)) * 50_000
 DIGEST = bytes_digest(DATA)
 
 
 @pytest.fixture
-def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def store(monkeypatch: pytest.MonkeyPatch, bucket: str) -> RemoteStore:
+    """A store that sends and fetches in small parts."""
     monkeypatch.setattr(remote, "PART_BYTES", PART)
     monkeypatch.setattr(remote, "PIECE_BYTES", 100_000)
+    return RemoteStore(f"{bucket}/pool")
 
 
-def pieces(data: bytes = DATA) -> Iterator[bytes]:
-    for start in range(0, len(data), 1_000_000):
-        yield data[start : start + 1_000_000]
+def pieces() -> Iterator[bytes]:
+    for start in range(0, len(DATA), 1_000_000):
+        yield DATA[start : start + 1_000_000]
 
 
-@pytest.mark.usefixtures("_small_parts")
-def test_parts_arrive_as_one_file_with_its_digest(bucket: str, s3_proxy: Proxy) -> None:
-    store = RemoteStore(f"{bucket}/pool")
+def test_parts_arrive_as_one_file_with_its_digest(store: RemoteStore, s3_proxy: Proxy) -> None:
     s3_proxy.behave(
         Rule(harm="fail", match="partNumber=2", times=1), Rule(harm="corrupt", match="partNumber=1", times=1)
     )
     store.send("file", len(DATA), pieces(), digest=DIGEST)
     traffic = s3_proxy.traffic()
-    assert {"1", "2", "3"} == {
-        path.partition("partNumber=")[2][0] for method, path, _ in traffic.asked if "partNumber" in path
-    }
+    parts = [path.partition("partNumber=")[2][0] for _, path, _ in traffic.asked if "partNumber" in path]
+    assert set(parts) == {"1", "2", "3"}
     assert traffic.harmed >= 1
     assert store.read("file") == DATA
     assert store.digest("file") == DIGEST
     assert store.unfinished() == []
+    other = RemoteStore("memory://bucket/pool")
+    other.send("file", len(DATA), pieces(), digest=DIGEST)
+    assert other.read("file") == DATA
 
 
-@pytest.mark.usefixtures("_small_parts")
-def test_a_failed_upload_leaves_what_was_there(bucket: str, s3_proxy: Proxy) -> None:
-    store = RemoteStore(f"{bucket}/pool")
+def test_a_failed_upload_leaves_what_was_there(store: RemoteStore, s3_proxy: Proxy) -> None:
     store.put("file", b"old")
 
     def broken() -> Iterator[bytes]:
@@ -254,57 +216,44 @@ def test_a_failed_upload_leaves_what_was_there(bucket: str, s3_proxy: Proxy) -> 
     assert store.unfinished() == []
 
 
-@pytest.mark.usefixtures("_small_parts")
-def test_other_stores_are_written_piece_by_piece() -> None:
-    store = RemoteStore("memory://bucket/pool")
-    store.send("file", len(DATA), pieces(), digest=DIGEST)
-    assert store.read("file") == DATA
-
-
-@pytest.fixture
-def large(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pool with a shard of several parts."""
-    return small_pool(tmp_path / "large", codec="f16:plain", shards=1, epochs=24, classes=1000, rows=64)
+    folder = tmp_path_factory.mktemp("large")
+    return small_pool(folder, codec="f16:plain", shards=1, epochs=24, classes=1000, rows=64)
 
 
-@pytest.mark.usefixtures("_small_parts")
-def test_pools_of_large_shards_come_and_go(large: Path, bucket: str, s3_proxy: Proxy, tmp_path: Path) -> None:
-    address = f"{bucket}/pool"
-    store = RemoteStore(address)
-    # What a killed copy leaves goes when the pool is there.
+def test_pools_of_large_shards_are_copied_there_and_back(
+    large: Path, store: RemoteStore, bucket: str, s3_proxy: Proxy, tmp_path: Path
+) -> None:
+    # A killed copy's upload is aborted once the pool is there.
     store.call("labels/x.parquet", "create_multipart_upload")
     assert len(store.unfinished()) == 1
-    copy_pool(large, address)
+    copy_pool(large, store.address)
     assert any("partNumber=2" in path for _, path, _ in s3_proxy.traffic().asked)
     assert store.unfinished() == []
-    assert copy_pool(large, address).files == 0
-    s3_proxy.behave(Rule(harm="corrupt", match="labels/", times=1))
-    copy_pool(address, tmp_path / "back")
-    assert s3_proxy.traffic().harmed == 1
+    assert copy_pool(large, store.address).files == 0
+    for target in (tmp_path / "back", f"{bucket}/other"):
+        s3_proxy.behave(Rule(harm="corrupt", match="pool/labels/", method="GET", times=1))
+        copy_pool(store.address, target)
+        assert s3_proxy.traffic().harmed == 1
+        assert check_pool(target).whole
     assert content(tmp_path / "back") == content(large)
-    s3_proxy.behave(Rule(harm="corrupt", match="pool/labels/", method="GET", times=1))
-    copy_pool(address, f"{bucket}/other")
-    assert s3_proxy.traffic().harmed == 1
-    assert check_pool(f"{bucket}/other").whole
 
 
-@pytest.mark.usefixtures("_small_parts")
-def test_who_is_late_is_told_so_in_the_middle_of_an_upload(large: Path, bucket: str, tmp_path: Path) -> None:
-    store = RemoteStore(f"{bucket}/pool")
-    other = small_pool(tmp_path / "other")
-
+def test_a_late_writer_stops_in_the_middle_of_its_upload(large: Path, store: RemoteStore, pool: Path) -> None:
     class Late(PoolFiles):
-        """Another writer publishes before a shard of these is sent as a whole."""
+        """Another writer publishes before a shard of these is complete."""
 
         def chunks(self, entry: FileEntry) -> Iterator[bytes | pa.Buffer]:
             for number, chunk in enumerate(super().chunks(entry)):
                 if entry.role == "labels" and number == 1:
-                    copy_pool(other, store.address)
+                    copy_pool(pool, store.address)
                 yield chunk
 
     with pytest.raises(PoolConflictError, match="another writer has published"):
         send_pool(Late(large), store)
-    assert content(store.address) == content(other)
+    assert content(store.address) == content(pool)
     assert store.unfinished() == []
 
 
@@ -328,13 +277,11 @@ print(json.dumps([up - before, peak() - before]))
 
 
 @pytest.mark.timing
-def test_a_large_shard_is_never_held_as_a_whole(bucket: str, tmp_path: Path) -> None:
-    little = small_pool(tmp_path / "little")
+def test_a_large_shard_is_never_held_as_a_whole(pool: Path, bucket: str, tmp_path: Path) -> None:
     large = small_pool(tmp_path / "large", codec="f16:plain", shards=1, epochs=54, classes=4000, rows=128)
     (shard,) = (large / "labels").iterdir()
-    size = shard.stat().st_size
-    assert size > 200e6
-    words = [sys.executable, "-c", COPY, str(little), str(large), f"{bucket}/pool", str(tmp_path / "back")]
+    assert shard.stat().st_size > 200e6
+    words = [sys.executable, "-c", COPY, str(pool), str(large), f"{bucket}/pool", str(tmp_path / "back")]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     up, down = json.loads(ended.stdout)

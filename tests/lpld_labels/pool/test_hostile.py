@@ -82,13 +82,13 @@ def test_a_manifest_of_a_gigabyte_or_of_many_names(path: Path) -> None:
     _refused(path, "pool.json", "too large")
 
 
-def alike(table: pa.Table, rows: int, **columns: Any) -> pa.Table:
+def alike(table: pa.Table, count: int, **columns: Any) -> pa.Table:
     """Return a table of many rows like the first of another, but for some columns."""
     schema = table.schema
     arrays = [
         pa.array(columns[field.name], field.type)
         if field.name in columns
-        else pa.repeat(table[field.name][0], rows)
+        else pa.repeat(table[field.name][0], count)
         for field in schema
     ]
     return pa.Table.from_arrays(arrays, schema=schema)

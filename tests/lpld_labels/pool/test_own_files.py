@@ -119,7 +119,7 @@ def test_our_own_files_are_replaced_when_asked(cli: Cli, pool: Path, tmp_path: P
             PoolReader(pool) as reader,
             pytest.raises(KeyboardInterrupt),
         ):
-            prune_pool(reader, out, PruneSettings(ratio=4), progress=interrupt_at(1))
+            prune_pool(reader, out, PruneSettings(ratio=4), progress=interrupt_at(2))
     else:
         shutil.copytree(pool, out)
     if ours == "of a damaged manifest":
