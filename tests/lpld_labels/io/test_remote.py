@@ -171,8 +171,9 @@ DIGEST = bytes_digest(DATA)
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, bucket: str) -> RemoteStore:
-    """A store that sends and fetches in small parts."""
+def store(monkeypatch: pytest.MonkeyPatch, bucket: str, s3_proxy: Proxy) -> RemoteStore:
+    """A store that sends and fetches in small parts, through the proxy."""
+    del s3_proxy
     monkeypatch.setattr(remote, "PART_BYTES", PART)
     monkeypatch.setattr(remote, "PIECE_BYTES", 100_000)
     return RemoteStore(f"{bucket}/pool")

@@ -1,3 +1,5 @@
+"""Decoding images: exact values, one decoder per format, bounded memory."""
+
 from __future__ import annotations
 
 import io
@@ -13,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from PIL import Image
+from torchvision.datasets.folder import default_loader
 
 from lpld_labels.errors import ImageReadError, InvalidArgumentError
-from lpld_labels.render import decode as decoding
+from lpld_labels.render import decode
 from lpld_labels.render.decode import MAX_SCANS, VARIABLE, decode_image, image_size, pixel_limit
 
 HERE = Path("image")
@@ -24,22 +27,27 @@ WIDE[0, :4] = np.array([0, 128, 65407, 65535])[:, None]
 
 
 def rounded(values: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
-    """The nearest of 256 levels: 65535 is odd, so that there are no ties."""
+    """Return the nearest of 256 levels: 65535 is odd, so there are no ties."""
     return np.rint(values / 257).astype(np.int64)
 
 
-def png16(values: npt.NDArray[np.integer], colour_type: int) -> bytes:
-    """Return a PNG file of 16 bits a sample, written from its specification."""
+def png(width: int, height: int, bits: int, colour_type: int, data: bytes) -> bytes:
+    """Return a PNG file, written from its specification. data: its compressed rows."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
-    height, width = values.shape[:2]
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
-    header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        (chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
-    )
+    header = struct.pack(">IIBBBBB", width, height, bits, colour_type, 0, 0, 0)
+    chunks = (chunk(b"IHDR", header), chunk(b"IDAT", data), chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def black_png(width: int, height: int) -> bytes:
+    """Return a large image in a few kB."""
+    packer = zlib.compressobj(9)
+    row = bytes(1 + -(-width // 8))
+    packed = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
+    return png(width, height, 1, 0, packed)
 
 
 def saved(image: Image.Image, file_format: str, **options: object) -> bytes:
@@ -52,73 +60,85 @@ def saved(image: Image.Image, file_format: str, **options: object) -> bytes:
 def test_sixteen_bits_become_the_nearest_of_eight(colour_type: int, channels: int) -> None:
     values = WIDE[..., :channels]
     expected = rounded(values if channels > 2 else values[..., :1])[..., :3]
-    found = decode_image(png16(values, colour_type), where=HERE)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    found = decode_image(png(9, 6, 16, colour_type, zlib.compress(rows)), where=HERE)
     assert found.dtype == np.uint8
     assert np.array_equal(found, np.broadcast_to(expected, (6, 9, 3)))
 
 
 def test_sixteen_bits_of_other_formats() -> None:
-    grey = WIDE[..., 0].astype(np.uint16)
-    expected = np.broadcast_to(rounded(grey)[..., None], (6, 9, 3))
-    for compression in (None, "tiff_deflate"):
-        data = saved(Image.fromarray(grey), "TIFF", compression=compression)
-        assert np.array_equal(decode_image(data, where=HERE), expected)
-    pgm = b"P5 9 6 65535\n" + grey.astype(">u2").tobytes()
-    assert np.array_equal(decode_image(pgm, where=HERE), expected)
-    colours = WIDE[..., :3].astype(np.uint16)
+    grey, colours = WIDE[..., 0].astype(np.uint16), WIDE[..., :3].astype(np.uint16)
+    files = [saved(Image.fromarray(grey), "TIFF", compression=how) for how in (None, "tiff_deflate")]
+    files.append(b"P5 9 6 65535\n" + grey.astype(">u2").tobytes())
+    for data in files:
+        assert np.array_equal(
+            decode_image(data, where=HERE), np.broadcast_to(rounded(grey)[..., None], (6, 9, 3))
+        )
     ppm = b"P6 9 6 65535\n" + colours.astype(">u2").tobytes()
     assert np.array_equal(decode_image(ppm, where=HERE), rounded(colours))
 
 
-@pytest.mark.parametrize(("kind", "said"), [("float32", "floating-point"), ("int32", "32 bits")])
-def test_samples_without_a_range_are_refused(kind: str, said: str) -> None:
+def test_large_images_are_converted_in_strips_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    files = [saved(Image.fromarray(rng.integers(0, 65536, (37, 23), np.uint16)), "PNG")]
+    for mode in ("RGB", "L", "P", "RGBA", "CMYK"):
+        picture = Image.fromarray(rng.integers(0, 256, (37, 23, 3), np.uint8)).convert(mode)
+        files.append(saved(picture, "TIFF" if mode == "CMYK" else "PNG"))
+    files.append(b"P6 23 37 65535\n" + rng.integers(0, 256, 37 * 23 * 6, np.uint8).tobytes())
+    whole = [decode_image(data, where=HERE) for data in files]
+    monkeypatch.setattr(decode, "_STRIP_PIXELS", 100)
+    for data, expected in zip(files, whole, strict=True):
+        assert np.array_equal(decode_image(data, where=HERE), expected)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "LA", "1", "CMYK"])
+def test_images_become_rgb_as_with_torchvision(tmp_path: Path, mode: str) -> None:
+    levels = np.arange(48).reshape(6, 8) * 5
+    image = Image.fromarray(np.stack([levels, levels // 2, 255 - levels], 2).astype(np.uint8)).convert(mode)
+    path = tmp_path / ("image.tif" if mode == "CMYK" else "image.png")
+    image.save(path)
+    ours = decode_image(path.read_bytes(), where=path)
+    assert ours.shape == (6, 8, 3)
+    assert np.array_equal(ours, np.asarray(default_loader(str(path))))
+
+
+def test_a_palette_with_alpha_is_decoded_without_a_warning() -> None:
+    image = Image.new("P", (4, 4))
+    image.putpalette([0, 0, 0, 200, 100, 50])
+    image.putpixel((1, 1), 1)
+    data = saved(image, "PNG", transparency=b"\x00\x80")
+    assert decode_image(data, where=HERE)[1, 1].tolist() == [200, 100, 50]
+
+
+@pytest.mark.parametrize(("kind", "words"), [("float32", "floating-point"), ("int32", "32 bits")])
+def test_samples_without_a_range_are_refused(kind: str, words: str) -> None:
     data = saved(Image.fromarray(WIDE[..., 0].astype(kind)), "TIFF")
     for read in (decode_image, image_size):
-        with pytest.raises(ImageReadError, match=rf"image: image samples are {said}.*convert it to 8 bits"):
+        with pytest.raises(ImageReadError, match=rf"image: image samples are {words}.*convert it to 8 bits"):
             read(data, where=HERE)
 
 
-def test_content_does_not_choose_another_decoder() -> None:
-    gif = saved(Image.new("RGB", (4, 4)), "GIF")
+@pytest.mark.parametrize("file_format", ["GIF", "AVIF"])
+def test_other_formats_are_not_read_whatever_the_name(file_format: str) -> None:
+    if file_format == "AVIF":
+        pytest.importorskip("PIL._avif")
+    data = saved(Image.new("RGB", (8, 8)), file_format)
     for read in (decode_image, image_size):
         with pytest.raises(ImageReadError, match=r"not an image \(JPEG, PNG"):
-            read(gif, where=HERE)
+            read(data, where=Path("a.jpg"))
     assert decode_image(saved(Image.new("RGB", (4, 4)), "PNG"), where=Path("a.jpg")).shape == (4, 4, 3)
 
 
 def test_orientation_is_not_applied() -> None:
-    turned = Image.new("RGB", (5, 3))
     exif = Image.Exif()
     exif[0x0112] = 6
-    data = saved(turned, "JPEG", exif=exif)
+    data = saved(Image.new("RGB", (5, 3)), "JPEG", exif=exif)
     assert decode_image(data, where=HERE).shape == (3, 5, 3)
     assert image_size(data, where=HERE) == (5, 3)
 
 
-def black_png(width: int, height: int) -> bytes:
-    """Return a large image of a few kB."""
-    packer = zlib.compressobj(9)
-    row = bytes(1 + -(-width // 8))
-    packed = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
-
-    def chunk(name: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
-
-
-def test_avif_is_not_read() -> None:
-    pytest.importorskip("PIL._avif")
-    for read in (decode_image, image_size):
-        with pytest.raises(ImageReadError, match="not an image"):
-            read(saved(Image.new("RGB", (8, 8)), "AVIF"), where=HERE)
-
-
-@pytest.mark.parametrize(
-    "error", [KeyError("x"), IndexError(), struct.error("x"), AttributeError(), EOFError()]
-)
-def test_whatever_a_decoder_raises_names_the_file(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+@pytest.mark.parametrize("error", [KeyError("x"), struct.error("x"), AttributeError(), EOFError()])
+def test_any_error_of_a_decoder_names_the_file(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def broken(*_: object, **__: object) -> None:
         raise error
 
@@ -127,27 +147,15 @@ def test_whatever_a_decoder_raises_names_the_file(monkeypatch: pytest.MonkeyPatc
         decode_image(b"", where=HERE)
 
 
-def test_a_palette_with_alpha_is_no_reason_to_warn() -> None:
-    image = Image.new("P", (4, 4))
-    image.putpalette([0, 0, 0, 200, 100, 50])
-    image.putpixel((1, 1), 1)
-    data = saved(image, "PNG", transparency=b"\x00\x80")
-    assert decode_image(data, where=HERE)[1, 1].tolist() == [200, 100, 50]
-
-
 def test_too_many_pixels_are_refused_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     data = black_png(13_305, 13_305)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     for read in (decode_image, image_size):
         with pytest.raises(ImageReadError, match=rf"13305 x 13305.*{VARIABLE}"):
             read(data, where=HERE)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
     with pytest.raises(ImageReadError, match=rf"too many pixels.*{VARIABLE}"):
         decode_image(data, where=HERE)
-
-
-def test_the_bound_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
     data = black_png(40, 30)
     monkeypatch.setenv(VARIABLE, "1199")
     with pytest.raises(ImageReadError, match=r"at most 1,199, got .*1200 pixels"):
@@ -168,7 +176,7 @@ def test_scans_of_a_jpeg_are_counted() -> None:
         decode_image(whole[:-2] + last * (MAX_SCANS - scans + 1) + whole[-2:], where=HERE)
 
 
-def test_threads_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_the_room_for_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "100")
     entered = threading.Event()
 
@@ -211,17 +219,3 @@ def test_large_images_are_not_decoded_all_at_once(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", LARGE, tmp_path], capture_output=True, text=True, check=True)
     # One alone takes 160 MB of samples and 120 MB of pixels.
     assert int(done.stdout) < 400_000_000
-
-
-def test_sixteen_bits_in_strips(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large images are converted strip by strip, with the same result."""
-    rng = np.random.default_rng(0)
-    files = [saved(Image.fromarray(rng.integers(0, 65536, (37, 23), np.uint16)), "PNG")]
-    for mode in ("RGB", "L", "P", "RGBA", "CMYK"):
-        picture = Image.fromarray(rng.integers(0, 256, (37, 23, 3), np.uint8)).convert(mode)
-        files.append(saved(picture, "TIFF" if mode == "CMYK" else "PNG"))
-    files.append(b"P6 23 37 65535\n" + rng.integers(0, 256, 37 * 23 * 6, np.uint8).tobytes())
-    whole = [decode_image(data, where=HERE) for data in files]
-    monkeypatch.setattr(decoding, "_STRIP_PIXELS", 100)
-    for data, expected in zip(files, whole, strict=True):
-        assert np.array_equal(decode_image(data, where=HERE), expected)
