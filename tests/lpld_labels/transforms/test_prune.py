@@ -212,7 +212,9 @@ def test_reads_go_front_to_back_and_touch_only_what_stays(
 
 def test_random_pruning_needs_no_torch(pool: PoolReader, tmp_path: Path) -> None:
     program = (
-        "import sys; from lpld_labels import PoolReader; from lpld_labels.transforms.prune import prune_pool\n"
+        "import sys\n"
+        "from lpld_labels import PoolReader\n"
+        "from lpld_labels.transforms.prune import prune_pool\n"
         "from lpld_labels.transforms.settings import PruneSettings\n"
         "prune_pool(PoolReader(sys.argv[1]), sys.argv[2], PruneSettings(ratio=3))\n"
         "sys.exit('torch' in sys.modules)"
