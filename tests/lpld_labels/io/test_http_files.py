@@ -13,7 +13,7 @@ import urllib3
 
 from lpld_labels.io.http_files import HttpFiles
 from lpld_labels.io.remote import RemoteStore, client_of
-from lpld_labels.io.retry import ShortReadError, is_transient
+from lpld_labels.io.retry import is_transient
 from tests.servers.files import FileServer
 from tests.servers.processes import free_port
 from tests.servers.proxy import Proxy
@@ -85,13 +85,18 @@ def test_bytes_come_as_they_are(server: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("whole", ""), ("other-place", ""), ("packed", ""), ("busy", "503"), ("half", "IncompleteRead")],
+    [
+        ("whole", "ranges of"),
+        ("other-place", "asked for"),
+        ("packed", "ranges of"),
+        ("busy", "503"),
+        ("half", "IncompleteRead"),
+    ],
 )
 def test_any_other_answer_than_the_range_is_a_transient_failure(server: str, path: str, words: str) -> None:
     with pytest.raises(Exception, match=words) as failed:
         HttpFiles(5).read_range(f"{server}/{path}", 10, 20)
     assert is_transient(failed.value)
-    assert bool(words) or isinstance(failed.value, ShortReadError)
 
 
 def test_a_connection_that_the_server_has_closed_is_replaced(server: str) -> None:

@@ -262,7 +262,10 @@ COPY = """
 import json, sys
 from pathlib import Path
 import fsspec, s3fs
+from lpld_labels.io import remote
 from lpld_labels.transforms.copy import copy_pool
+
+remote.PART_BYTES, remote.PIECE_BYTES = 5 << 20, 1 << 20
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -279,13 +282,13 @@ print(json.dumps([up - before, peak() - before]))
 
 @pytest.mark.timing
 def test_a_large_shard_is_never_held_as_a_whole(pool: Path, bucket: str, tmp_path: Path) -> None:
-    large = small_pool(tmp_path / "large", codec="f16:plain", shards=1, epochs=54, classes=4000, rows=128)
+    large = small_pool(tmp_path / "large", codec="f16:plain", shards=1, epochs=20, classes=4000, rows=128)
     (shard,) = (large / "labels").iterdir()
-    assert shard.stat().st_size > 200e6
+    assert shard.stat().st_size > 80e6
     words = [sys.executable, "-c", COPY, str(pool), str(large), f"{bucket}/pool", str(tmp_path / "back")]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     up, down = json.loads(ended.stdout)
-    assert up < 150e6, "in parts of 16 MiB, read piece by piece"
-    assert down < 150e6, "in pieces of 8 MiB, four ahead"
+    assert up < 60e6, "in parts of 5 MiB, read piece by piece"
+    assert down < 60e6, "in pieces of 1 MiB, four ahead"
     assert check_pool(tmp_path / "back").whole
