@@ -17,7 +17,7 @@ from lpld_labels.codecs.fidelity import Trial, try_codec
 from lpld_labels.codecs.klt import ROUNDING, KltCodec
 from lpld_labels.codecs.klt_fit import EXACT_CLASSES, KltFitter, find_spectrum
 from lpld_labels.codecs.packing import pack_bands
-from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
+from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
 from lpld_labels.format.manifest import CodecEntry
 from tests.label_factory import make_logits, make_probabilities
 
@@ -40,12 +40,10 @@ def halves(blocks: list[Labels], **options: Any) -> KltFitter:
     return KltFitter(fit=blocks[:middle], tune=blocks[middle:], rows=rows, batch_size=batch_size, **options)
 
 
-def restored(codec: KltCodec, tables: dict[str, bytes] | None = None, **changes: Any) -> KltCodec:
-    """Restore a codec from its own or other parameters and tables."""
-    entry = CodecEntry(name="klt", parameters={**codec.parameters(), **changes})
-    stored = codec.tables() if tables is None else tables
-    classes = codec.basis.shape[1]
-    again = restore_codec(entry, stored, classes=classes, label_kind=codec.label_kind, where="pool.json")
+def restored(codec: KltCodec) -> KltCodec:
+    entry = CodecEntry(name="klt", parameters=codec.parameters())
+    tables, classes = codec.tables(), codec.basis.shape[1]
+    again = restore_codec(entry, tables, classes=classes, label_kind=codec.label_kind, where="pool.json")
     assert isinstance(again, KltCodec)
     return again
 
@@ -72,14 +70,6 @@ def test_many_classes_are_fitted_by_their_range() -> None:
     held -= held.mean(axis=1, keepdims=True)
     left = held - held @ spectrum.directions.T @ spectrum.directions
     assert (left**2).sum() < 1e-5 * (held**2).sum()
-
-
-def test_error_follows_from_the_step() -> None:
-    codec = fitter().codec(0.05)
-    labels = make_logits(64, 60, seed=77)
-    # An orthonormal basis keeps squared error: at most (1 - rounding) of a step per coefficient.
-    error = ((decoded(codec, labels) - labels.astype(np.float32)) ** 2).mean()
-    assert error < 2 * 0.05**2 / 12 * codec.dimensions / 60 + 0.06**2
 
 
 @pytest.mark.parametrize(("step", "peaks"), [(0.3, 4), (2.0, 1), (2.0, 16), (9.0, 4)])
@@ -212,6 +202,7 @@ def test_real_logits_in_180_and_in_100_bytes(real: tuple[KltFitter, list[Labels]
     assert smaller.fidelity.kept[20] >= 0.90
 
 
+@pytest.mark.thorough
 def test_real_logits_at_temperature_one(real: tuple[KltFitter, list[Labels]]) -> None:
     codec = real[0].for_fidelity(0.93, temperature=1)
     assert codec.peaks > 1, "at low temperatures it pays to correct more of the largest labels"
@@ -267,15 +258,6 @@ def test_labels_without_variety(values: list[float] | None) -> None:
         np.testing.assert_allclose(found - shift, expected, atol=0.01)
 
 
-def test_small_differences_beside_one_sure_class_are_not_lost() -> None:
-    blocks = [make_logits(64, 20, seed=s) * np.float16(0.1) for s in range(4)]
-    for block in blocks:
-        block[:, 3] += np.float16(20)
-    trial = try_codec(halves(blocks).for_fidelity(0.97, temperature=20), blocks, batch_size=64)
-    assert trial.fidelity.top1 == 1
-    assert trial.fidelity.kept[20] > 0.96
-
-
 def test_more_classes_than_rows() -> None:
     blocks = [make_logits(20, 300, rank=5, noise=0, seed=s) for s in range(2)]
     assert halves(blocks).for_fidelity(0.9, temperature=20).dimensions <= 20
@@ -283,47 +265,14 @@ def test_more_classes_than_rows() -> None:
     noisy = [np.random.default_rng(s).normal(0, 2, (20, 300)).astype(np.float16) for s in range(2)]
     with pytest.raises(InvalidArgumentError, match=r"cannot keep that much.*at most"):
         halves(noisy).for_fidelity(0.9, temperature=20)
-
-
-def test_too_few_labels() -> None:
     with pytest.raises(InvalidArgumentError, match="too few"):
         KltFitter(fit=[make_logits(1, 10)], tune=[make_logits(1, 10)[:0]], rows=1, batch_size=1)
 
 
-def test_labels_far_outside_the_sample_are_refused() -> None:
-    codec = fitter().for_fidelity(0.97, temperature=20)
+def test_labels_far_outside_the_sample_and_damaged_payloads_are_refused() -> None:
+    codec = fitter().codec(0.5)
     with pytest.raises(InvalidBatchError, match="far outside"):
         codec.encode(make_logits(4, 60, dtype=np.float32) * 1e6)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
-        ("step", 0, "step"),
-        ("edges", [0, 2], "edge"),
-        ("edges", [0, 5, 3], "edge"),
-        ("peaks", 61, "peaks"),
-        ("peaks", -1, "peaks"),
-        ("label_kind", "odds", "label_kind"),
-        ("more", 1, "'more' is unknown"),
-    ],
-)
-def test_wrong_parameters(field: str, value: object, words: str) -> None:
-    with pytest.raises(ManifestError, match=words):
-        restored(fitter().codec(0.5), **{field: value})
-
-
-def test_wrong_tables_and_payloads() -> None:
-    codec = fitter().codec(0.5)
-    tables = codec.tables()
-    for damaged, words in (
-        ({}, "missing"),
-        ({**tables, "mean.npy": b"nonsense"}, "corrupt"),
-        ({**tables, "mean.npy": tables["scale.npy"]}, "wrong type"),
-        ({**tables, "basis.pco": b"nonsense"}, r"basis\.pco"),
-    ):
-        with pytest.raises(PoolCorruptError, match=words):
-            restored(codec, damaged)
     payload = dict(codec.encode(make_logits(4, 60)).payload)
     with pytest.raises(PoolCorruptError, match="another number of classes"):
         codec.decode(payload, rows=4, classes=61)

@@ -168,20 +168,6 @@ def test_nothing_behind_a_link_in_unfinished_work_is_touched(
     assert tree(elsewhere) == before
 
 
-@pytest.mark.parametrize("name", ["records", "packed"])
-def test_commands_refuse_links_in_one_line(
-    tmp_path: Path, pool: Path, elsewhere: Path, cli: Cli, name: str
-) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(pool, out)
-    (out / name).symlink_to(elsewhere)
-    before = tree(elsewhere)
-    for words in (("prune", pool, out, "--ratio", "2"), ("copy", pool, out), ("copy", out, pool)):
-        for more in ((), ("--overwrite",)):
-            assert "Traceback" not in cli(*words, *more).stderr
-            assert tree(elsewhere) == before, words
-
-
 @pytest.mark.timeout(20)
 def test_a_lock_that_is_a_dangling_link_is_no_endless_wait(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "nowhere" / "lock")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import subprocess
@@ -29,7 +28,6 @@ from lpld_labels.errors import (
 )
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import LineageStep, PoolHeader, Teacher
-from lpld_labels.format.strict_json import to_json
 from lpld_labels.inspect.check import check_pool
 from tests.factories import grow_pool, make_batch, make_batches, make_header, make_images, write_pool
 
@@ -151,14 +149,6 @@ def test_unfinished_work_of_another_pool_is_not_joined(tmp_path: Path) -> None:
         PoolWriter(path, header=HEADER, images=IMAGES, codec=codec_named("int8"))
 
 
-def test_the_manifest_is_stable_text(tmp_path: Path) -> None:
-    for name in "ab":
-        write_pool(tmp_path / name, make_batches(), header=HEADER, images=IMAGES).close()
-    first, second = ((tmp_path / name / "pool.json").read_bytes() for name in "ab")
-    assert first == second
-    assert json.loads(first)["format_version"] == 1
-
-
 # Refusals
 
 
@@ -239,13 +229,6 @@ def test_a_manifest_that_cannot_be_read_is_not_published(tmp_path: Path, value: 
         assert all(batch.key in writer for batch in batches), "finished work is kept"
         assert writer.commit().counts.batches == 6
     assert [one.name for one in tmp_path.iterdir()] == ["pool"]
-
-
-def test_values_that_json_cannot_hold_are_named() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"field 'a\[1\]\.b' .*finite number, got inf"):
-        to_json({"a": [1.0, {"b": math.inf}]})
-    with pytest.raises(InvalidArgumentError, match=r"field 'a' .*text .*, got '\\udcff'"):
-        to_json({"a": {"\udcff": 1}})
 
 
 # Limits of the machine

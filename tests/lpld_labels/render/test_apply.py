@@ -81,13 +81,6 @@ def test_torch_agrees_with_pil_within_two_grey_levels(
     assert float((difference > 1).float().mean()) < 0.001
 
 
-def test_torch_resize_stays_on_the_channels_last_kernel(store: ImageStore) -> None:
-    # Given any other layout PyTorch takes a slower loop and answers in planes.
-    view = RESIZERS["torch"](store[0][5:30, 10:50], 48, 64)
-    assert view.shape == (48, 64, 3)
-    assert view.is_contiguous()
-
-
 def test_pil_gives_the_values_of_torchvision(photos: ImageStore) -> None:
     settings = augmentation("pil", (224, 224))
     views = draw(settings, photos, batch_size=6)

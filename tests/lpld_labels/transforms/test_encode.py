@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from lpld_labels.codecs import codec_named
 from lpld_labels.errors import (
     InvalidArgumentError,
     PoolConflictError,
-    PoolCorruptError,
     StagingMismatchError,
 )
 from lpld_labels.exec.local import LocalExecutor
@@ -147,18 +145,6 @@ def test_the_output_must_be_free(tmp_path: Path, pool: PoolReader) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(PoolConflictError, match="already here"):
         encode_pool(pool, tmp_path, INT8)
-
-
-def test_a_swapped_basis_is_refused(tmp_path: Path, pool: PoolReader) -> None:
-    encode_pool(pool, tmp_path / "out", KLT)
-    encode_pool(pool, tmp_path / "other", replace(KLT, seed=1))
-    shutil.copy(tmp_path / "other" / "codec" / "mean.npy", tmp_path / "out" / "codec" / "mean.npy")
-    with pytest.raises(PoolCorruptError, match=r"mean\.npy.*not the one this pool was written with"):
-        PoolReader(tmp_path / "out")
-    # One of another size is refused as well.
-    (tmp_path / "out" / "codec" / "basis.pco").write_bytes(b"something else")
-    with pytest.raises(PoolCorruptError, match=r"basis\.pco"):
-        PoolReader(tmp_path / "out")
 
 
 def test_a_single_batch_and_an_empty_pool(tmp_path: Path) -> None:

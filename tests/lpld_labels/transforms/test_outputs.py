@@ -150,7 +150,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolReader]:
         yield reader
 
 
-@pytest.mark.parametrize("make", [encode, plan])
+@pytest.mark.parametrize("make", [encode, convert, plan, merge])
 def test_the_same_command_resumes_to_the_same_bytes(tmp_path: Path, labels: PoolReader, make: Make) -> None:
     make(labels, tmp_path / "whole")
     out = tmp_path / "out"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import pairwise
@@ -16,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpld_labels import BatchKey, LabelBatch, PoolReader
-from lpld_labels.errors import InvalidArgumentError, PoolConflictError, StagingMismatchError
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.sizes import pool_bytes
@@ -114,15 +112,6 @@ def test_the_random_order_is_a_promise(pool: PoolReader) -> None:
     assert kept(pool, ratio=6) == lowest_ranked(0, complete, COMPLETE // 6)
 
 
-def test_batch_level_mixes_epochs_and_epoch_level_keeps_them_whole(pool: PoolReader) -> None:
-    assert len({key.epoch for key in kept(pool, ratio=5)}) >= 7
-    by_epoch = kept(pool, ratio=5, level="epoch")
-    counts = Counter(key.epoch for key in by_epoch)
-    assert sorted(counts.values()) == [2, 5, 5]
-    (cut,) = [epoch for epoch, count in counts.items() if count == 2]
-    assert [key.batch for key in by_epoch if key.epoch == cut] == [0, 1]
-
-
 def test_seed_decides_and_lineage_records(pool: PoolReader, tmp_path: Path) -> None:
     assert kept(pool, ratio=5) == kept(pool, ratio=5, seed=0)
     assert kept(pool, ratio=5) != kept(pool, ratio=5, seed=1)
@@ -163,64 +152,23 @@ def test_budget_too_small_names_one_that_is_enough(tmp_path: Path, codec: str) -
     assert pool_bytes(child.manifest) <= smallest < 2 * pool_bytes(child.manifest)
 
 
-class Reads(list[BatchKey]):
-    """The batches read from now on; Ctrl-C at the one that would make them `most`."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int = 1000) -> None:
-        read = PoolReader.read_encoded
-
-        def recorded(pool: PoolReader, key: BatchKey) -> Any:
-            if len(self) == most:
-                raise KeyboardInterrupt
-            self.append(key)
-            return read(pool, key)
-
-        monkeypatch.setattr(PoolReader, "read_encoded", recorded)
-
-
-def test_an_interrupted_prune_resumes(
-    pool: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    with monkeypatch.context() as patched:
-        first = Reads(patched, most=7)
-        patched.setattr("lpld_labels.pool.plan.SHARD_BATCHES", 3)
-        with pytest.raises(KeyboardInterrupt):
-            prune_pool(pool, out, PruneSettings(ratio=2))
-    assert not out.exists()
-    with pytest.raises(StagingMismatchError, match="unfinished work for something else"):
-        prune_pool(pool, out, PruneSettings(ratio=2, seed=9))
-    rest = Reads(monkeypatch)
-    resumed = prune_pool(pool, out, PruneSettings(ratio=2))
-    assert set(rest).isdisjoint(first[:6]), "two shards were done"
-    assert len(rest) + 6 == COMPLETE // 2
-    direct = prune_pool(pool, tmp_path / "direct", PruneSettings(ratio=2))
-    assert resumed.content_digest == direct.content_digest
-
-
 def test_reads_go_front_to_back_and_touch_only_what_stays(
     pool: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = Reads(monkeypatch)
+    keys: list[BatchKey] = []
+    read = PoolReader.read_encoded
+
+    def recorded(self: PoolReader, key: BatchKey) -> Any:
+        keys.append(key)
+        return read(self, key)
+
+    monkeypatch.setattr(PoolReader, "read_encoded", recorded)
     monkeypatch.setattr(PoolReader, "read_labels", lambda *_: pytest.fail("random pruning decoded labels"))
     child = pruned(pool, tmp_path / "out", ratio=6)
     assert sorted(keys) == list(child.keys)
     numbers = [pool.find(key) for key in keys]
     places = [(int(pool.index.shard[number]), int(pool.index.first_rows[number])) for number in numbers]
     assert all(first < second for first, second in pairwise(places))
-
-
-def test_random_pruning_needs_no_torch(pool: PoolReader, tmp_path: Path) -> None:
-    program = (
-        "import sys\n"
-        "from lpld_labels import PoolReader\n"
-        "from lpld_labels.transforms.prune import prune_pool\n"
-        "from lpld_labels.transforms.settings import PruneSettings\n"
-        "prune_pool(PoolReader(sys.argv[1]), sys.argv[2], PruneSettings(ratio=3))\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program, pool.location, tmp_path / "out"], check=True)
-    assert len(PoolReader(tmp_path / "out")) == COMPLETE // 3
 
 
 @pytest.mark.parametrize(

@@ -210,24 +210,6 @@ def test_pruning_to_a_fortieth_fetches_little_more(
     assert http_proxy.traffic().bytes_down < 1.3 * pool_bytes(expected)
 
 
-def test_signed_addresses_stay_secret(pool: Path, http: FileServer, tmp_path: Path, cli: Cli) -> None:
-    http.add(pool, tmp_path.name)
-    signed = f"http://user:password@127.0.0.1:{http.port}/{tmp_path.name}?X-Amz-Signature=topsecret"
-    absent = signed.replace(tmp_path.name, "nothing")
-    commands = (
-        ["inspect", signed],
-        ["copy", signed, tmp_path / "out"],
-        ["verify", signed],
-        ["inspect", absent],
-    )
-    for words in commands:
-        output = cli(*words).output
-        assert "topsecret" not in output
-        assert "password" not in output
-    assert "topsecret" not in (tmp_path / "out" / MANIFEST_FILE).read_text()
-    assert content(tmp_path / "out") == content(pool)
-
-
 # Cards
 
 
