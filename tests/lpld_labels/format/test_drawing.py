@@ -44,29 +44,18 @@ def draw(
 
 
 sides = st.integers(1, 300)
-augmentations = st.builds(
-    lambda scale, ratio, flip, mix, cutout, patches, height, width: Augmentation(
-        output_height=height,
-        output_width=width,
-        resize="torch",
-        crop_scale=scale,
-        crop_ratio=ratio,
-        flip_probability=flip,
-        mix=mix[0],
-        mix_alpha=mix[1],
-        cutout_fraction=cutout,
-        patch_grid=patches,
-    ),
-    scale=st.none() | st.tuples(st.floats(0.01, 0.5), st.floats(0.5, 1.0)),
-    ratio=st.none() | st.tuples(st.floats(0.1, 1.0), st.floats(1.0, 10.0)),
-    flip=st.none() | st.floats(0, 1),
-    mix=st.tuples(st.just("none"), st.none())
-    | st.tuples(st.sampled_from(["cutmix", "mixup"]), st.floats(0.01, 50)),
-    cutout=st.none() | st.floats(0.01, 1.0),
-    patches=st.none() | st.integers(1, 15),
-    height=sides,
-    width=sides,
-)
+unmixed: dict[str, Any] = {
+    "output_height": sides,
+    "output_width": sides,
+    "resize": st.just("torch"),
+    "crop_scale": st.none() | st.tuples(st.floats(0.01, 0.5), st.floats(0.5, 1.0)),
+    "crop_ratio": st.none() | st.tuples(st.floats(0.1, 1.0), st.floats(1.0, 10.0)),
+    "flip_probability": st.none() | st.floats(0, 1),
+    "cutout_fraction": st.none() | st.floats(0.01, 1.0),
+    "patch_grid": st.none() | st.integers(1, 15),
+}
+mixed = {"mix": st.sampled_from(["cutmix", "mixup"]), "mix_alpha": st.floats(0.01, 50)}
+augmentations = st.builds(Augmentation, **unmixed) | st.builds(Augmentation, **unmixed, **mixed)
 
 
 @settings(max_examples=150, deadline=None)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from lpld_labels.errors import without_secrets
-from lpld_labels.io.addresses import child, normalize_url, redact
+from lpld_labels.io.addresses import child, normalize_url
 from tests.servers.processes import free_port
 from tests.servers.s3 import SECRET_KEY, S3Server, s3_server
 
@@ -71,25 +70,6 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, line: Line, tmp_path: P
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert "no credentials found" in line("inspect", "s3://bucket/pool")
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("s3://bucket/pool", "s3://bucket/pool"),
-        ("https://user:password@host/pool", "https://...@host/pool"),
-        ("https://host/pool?X-Amz-Signature=abc&X=1", "https://host/pool?..."),
-        ("https://key@host:8080/a/b?c", "https://...@host:8080/a/b?..."),
-        ("pools/a?b@c", "pools/a?b@c"),
-    ],
-)
-def test_secrets_of_an_address_are_not_shown(address: str, expected: str) -> None:
-    assert redact(address) == expected
-
-
-def test_secrets_in_messages_of_clients() -> None:
-    text = "GET 'https://u:p@host/x?Signature=abc' failed, see https://host/y"
-    assert without_secrets(text) == "GET 'https://...@host/x?...' failed, see https://host/y"
 
 
 def test_files_below_an_address() -> None:

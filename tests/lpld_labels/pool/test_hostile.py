@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
@@ -171,31 +170,18 @@ ENDED = (1694, 1967, 2583, 2604, 2919, 2940, 3255, 3591, 3654, 3927)
 """Bits of the footer of an index that ended the process, or in a traceback, while Arrow read it."""
 
 
-@pytest.mark.parametrize(
-    ("name", "role", "bits"),
-    [
-        ("f16", "batches", ENDED),
-        ("f16-plain", "views", ()),
-        ("f16-plain", "labels", ()),
-        ("f16", "images", ()),
-        ("packed", "packed", ()),
-    ],
-)
-def test_footers_made_for_arrow(tmp_path: Path, name: str, role: str, bits: tuple[int, ...]) -> None:
-    """Bits of a footer are flipped and the pool is signed again."""
-    whole = Crafted(GOLDEN / name)
-    data, entry = whole.files[whole.path(role)], whole.entry(role)
-    rng = np.random.default_rng(0)
-    for bit in bits or rng.choice(8 * (entry["footer_bytes"] - 8), 10, replace=False).tolist():
-        spoilt = bytearray(data)
-        spoilt[len(data) - entry["footer_bytes"] + bit // 8] ^= 1 << bit % 8
-        pool = Crafted(GOLDEN / name)
-        pool.files[pool.path(role)] = bytes(spoilt)
-        pool.sign_bytes(role)
-        pool.name_index()
-        pool.save(tmp_path / "pool")
-        ending = _ending(tmp_path / "pool")
-        assert not ending.finding, (bit, ending)
+@pytest.mark.parametrize("bit", ENDED)
+def test_footers_made_for_arrow(tmp_path: Path, bit: int) -> None:
+    """A bit of a footer is flipped and the pool signed again; `make hostile` tries other files."""
+    pool = Crafted(GOLDEN / "f16")
+    data = bytearray(pool.files[pool.path("batches")])
+    data[len(data) - pool.entry("batches")["footer_bytes"] + bit // 8] ^= 1 << bit % 8
+    pool.files[pool.path("batches")] = bytes(data)
+    pool.sign_bytes("batches")
+    pool.name_index()
+    pool.save(tmp_path / "pool")
+    ending = _ending(tmp_path / "pool")
+    assert not ending.finding, ending
 
 
 @pytest.mark.parametrize("role", ["labels", "views"])
@@ -216,9 +202,9 @@ def test_a_file_is_cut_off_after_opening(tmp_path: Path, role: str) -> None:
     assert f"{role}/" in ending.said
 
 
-@pytest.mark.parametrize("role", ["manifest", "labels", "images"])
+@pytest.mark.parametrize("role", ["labels", "images"])
 def test_a_pipe_for_a_file(path: Path, role: str) -> None:
-    file = path / ("pool.json" if role == "manifest" else Crafted(path).path(role))
+    file = path / Crafted(path).path(role)
     file.unlink()
     os.mkfifo(file)
     _refused(path)

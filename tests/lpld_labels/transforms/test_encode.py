@@ -139,14 +139,6 @@ def test_lossy_pools_are_not_encoded_again_by_accident(tmp_path: Path, pool: Poo
         encode_pool(lossy, tmp_path / "out", replace(INT4, from_lossy=True))
 
 
-def test_the_output_must_be_free(tmp_path: Path, pool: PoolReader) -> None:
-    with pytest.raises(InvalidArgumentError, match="the output is the same as an input"):
-        encode_pool(pool, pool.location, INT8)
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(PoolConflictError, match="already here"):
-        encode_pool(pool, tmp_path, INT8)
-
-
 def test_a_single_batch_and_an_empty_pool(tmp_path: Path) -> None:
     with write_pool(tmp_path / "one", labelled(1), header=make_header(CLASSES, ROWS)) as one:
         assert encode_pool(one, tmp_path / "out", KLT).manifest.counts.rows == ROWS

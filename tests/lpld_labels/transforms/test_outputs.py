@@ -80,9 +80,13 @@ def test_unfinished_work_of_another_job_is_replaced_only_when_asked(tmp_path: Pa
 def test_files_of_others_beside_a_pool_are_never_deleted(tmp_path: Path, pool: PoolReader) -> None:
     out = tmp_path / "out"
     prune_pool(pool, out, HALF)
-    (out / "notes.txt").write_text("mine")
+    file = out / "notes.txt"
+    file.write_text("mine")
     with pytest.raises(PoolConflictError, match=r"notes\.txt"):
         merge_pools([pool], out, overwrite=True)
+    with pytest.raises(PoolConflictError, match="already here"):
+        prune_pool(pool, file, HALF, overwrite=True)
+    assert file.read_text() == "mine"
 
 
 def test_a_second_writer_is_refused_while_another_writes(tmp_path: Path, pool: PoolReader) -> None:

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpld_labels import BatchKey, LabelBatch, PoolReader
-from lpld_labels.errors import InvalidArgumentError, PoolConflictError
+from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.prune import plan_prune, prune_pool
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
-from tests.factories import assert_same_views, make_batch, make_header, tree, write_pool
+from tests.factories import assert_same_views, make_batch, make_header, write_pool
 
 EPOCHS, PER_EPOCH = 12, 6
 COMPLETE = EPOCHS * (PER_EPOCH - 1)
@@ -196,22 +196,6 @@ def test_pools_without_a_complete_batch_can_be_pruned(tmp_path: Path) -> None:
     batches = [make_batch(0, number, rows=5) for number in range(4)]
     parent = write_pool(tmp_path / "pool", batches, header=make_header(batch_size=8))
     assert len(kept(parent, ratio=2)) == 2
-
-
-@pytest.mark.parametrize("kind", ["pool", "file", "full directory"])
-def test_an_existing_output_is_left_alone(pool: PoolReader, tmp_path: Path, kind: str) -> None:
-    out = tmp_path / "out"
-    if kind == "pool":
-        write_pool(out, [make_batch(0, 0)])
-    elif kind == "file":
-        out.write_text("mine")
-    else:
-        out.mkdir()
-        (out / "notes.txt").write_text("mine")
-    before = tree(tmp_path)
-    with pytest.raises(PoolConflictError, match="already here"):
-        prune_pool(pool, out, PruneSettings(ratio=2))
-    assert tree(tmp_path) == before
 
 
 # Metrics
