@@ -18,13 +18,6 @@ LARGEST = 2.0**126  # Rows may span twice this; float32 ends at four times.
 BITS = {"int8": 8, "int6": 6, "int4": 4}
 
 
-def test_bit_layout_is_the_specified_one() -> None:
-    # Code j starts at bit j * bits; the lowest bit of a byte comes first.
-    assert pack_bits(np.array([[0x1, 0x2, 0x3]], np.uint8), 4).tolist() == [[0x21, 0x03]]
-    codes = np.array([[0b000001, 0b000010, 0b000011, 0b000100, 0b111111]], np.uint8)
-    assert pack_bits(codes, 6).tolist() == [[0b10000001, 0b00110000, 0b00010000, 0b00111111]]
-
-
 @given(
     bits=st.sampled_from([4, 6, 8]), rows=st.integers(1, 5), count=st.integers(1, 70), seed=st.integers(0, 9)
 )

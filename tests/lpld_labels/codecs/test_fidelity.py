@@ -90,12 +90,3 @@ def test_a_codec_without_zeros_keeps_little_at_high_temperatures() -> None:
     kept = measured(true, decoded, label_kind="probabilities").kept
     assert kept[1] > 0.999
     assert kept[20] < 0.3
-
-
-def test_json_is_rounded() -> None:
-    true = make_logits(10, 5)
-    wavy = true + np.float16(0.25) * (np.arange(5) % 2).astype(np.float16)
-    document = measured(true, wavy, temperatures=(1, 2.5)).as_json()
-    assert set(document["kept"]) == {"1", "2.5"}
-    assert document["kept"]["1"] == round(document["kept"]["1"], 5)
-    assert document["rows"] == 10

@@ -67,13 +67,6 @@ def test_a_probability_of_zero_has_no_mass_at_any_temperature(labels: Any) -> No
     assert np.asarray(as_finite_logits(labels, "probabilities"))[0, 2] == pytest.approx(np.log(SMALLEST))
 
 
-def test_probabilities_soften_like_the_logits_they_came_from() -> None:
-    logits = make_logits(8, 30, dtype=np.float32)
-    np.testing.assert_allclose(
-        softened(softmax(logits), "probabilities", 4), softened(logits, "logits", 4), rtol=1e-4
-    )
-
-
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
 def test_bad_temperatures_are_refused(temperature: float) -> None:
     with pytest.raises(InvalidArgumentError, match="temperature"):

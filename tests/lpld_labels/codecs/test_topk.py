@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpld_labels.codecs import codec_named, restore_codec
+from lpld_labels.codecs import codec_named
 from lpld_labels.codecs.label_semantics import softmax
 from lpld_labels.codecs.topk import NO_MASS, SparseLabels, TopKCodec
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
-from lpld_labels.format.manifest import CodecEntry
 from tests.label_factory import make_logits, make_probabilities
 
 
@@ -113,14 +112,6 @@ def test_indices_and_the_usual_order_are_cheap() -> None:
     sparse = codec.sparse(payload, rows=128, classes=1000)
     again = codec.encode_sparse(sparse.values, sparse.indices, sparse.tail, classes=1000)
     assert not again.payload["order"][0].is_valid
-
-
-def test_parameters_restore_the_codec() -> None:
-    codec = codec_named("topk:7:8", label_kind="probabilities")
-    entry = CodecEntry(name="topk", parameters=codec.parameters())
-    again = restore_codec(entry, {}, classes=50, label_kind=codec.label_kind, where="pool.json")
-    assert isinstance(again, TopKCodec)
-    assert (again.k, again.value_bits, again.label_kind) == (7, 8, "probabilities")
 
 
 @pytest.mark.parametrize("spelling", ["topk", "topk:0", "topk:x", "topk:5:7", "topk:5:16:1", "top"])

@@ -63,11 +63,3 @@ def _tuples(document: dict[str, Any]) -> dict[str, Any]:
         name: tuple(value) if name in ("crop_scale", "crop_ratio", "box") and value is not None else value
         for name, value in document.items()
     }
-
-
-@pytest.mark.parametrize("name", ["shards", "shards-drawn"])
-def test_there_are_several_shards_and_row_groups(name: str) -> None:
-    with PoolReader(GOLDEN / name) as pool:
-        assert pool.index.shards >= 3
-        groups = {(int(pool.index.shard[n]), pool.index.group(n).offset) for n in range(len(pool))}
-        assert len(groups) > pool.index.shards

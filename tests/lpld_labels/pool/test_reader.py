@@ -18,12 +18,9 @@ from lpld_labels.errors import (
     InvalidArgumentError,
     ManifestError,
     NotAPoolError,
-    PoolCorruptError,
     PoolFormatError,
 )
 from lpld_labels.pool.publish import views_per_image
-from lpld_labels.pool.shard import label_schema
-from lpld_labels.pool.views import StoredViews
 from tests.factories import edit_manifest, make_batches, write_pool
 from tests.lpld_labels.pool.test_writer import open_writer
 
@@ -95,15 +92,6 @@ def test_threads_share_a_reader(path: Path) -> None:
         for thread in threads:
             thread.join()
     assert sorted(found) == sorted(batch.labels.tobytes() for batch in BATCHES * 40)
-
-
-def test_memory_is_bounded_by_the_view_cache(path: Path) -> None:
-    pool = PoolReader(path, view_cache_bytes=0)
-    for _ in pool:
-        pass
-    assert isinstance(pool._views, StoredViews)
-    blocks = pool._views._blocks
-    assert blocks.held <= max(block.nbytes for block in blocks._blocks.values())
 
 
 def test_few_of_many_shards_are_open_at_a_time(tmp_path: Path) -> None:
@@ -185,22 +173,6 @@ def test_a_flipped_bit_never_becomes_a_label(tmp_path: Path, codec: str) -> None
             caught += 1
     # Bits that labels do not depend on, such as key columns, are not noticed.
     assert caught > 30
-
-
-@pytest.mark.parametrize("role", ["views", "labels"])
-def test_damaged_footers_are_never_parsed(path: Path, role: str) -> None:
-    (file,) = (path / role).iterdir()
-    whole = file.read_bytes()
-    footer = int.from_bytes(whole[-8:-4], "little") + 8
-    for place in range(len(whole) - footer, len(whole), 31):
-        for bit in (0, 3, 7):
-            file.write_bytes(_flipped(whole, place, bit))
-            with PoolReader(path) as pool:
-                np.testing.assert_array_equal(pool.read_labels((1, 2)), BATCHES[6].labels)
-                entry = pool.manifest.files_of("labels")[0]
-                schema = label_schema(pool.codec, pool.classes)
-                with pytest.raises(PoolCorruptError, match="footer differs from the manifest"):
-                    pool.read_views((1, 2)) if role == "views" else pool.open_parquet(entry, schema)
 
 
 def test_not_a_pool(tmp_path: Path) -> None:

@@ -119,20 +119,6 @@ def test_values_do_not_depend_on_neighbours(photos: ImageStore) -> None:
         assert torch.equal(normalise(pixels[rows], MEAN, STD), normalised[rows])
 
 
-@pytest.mark.parametrize("feature", ["everything", "mixup"])
-def test_views_of_a_pool_may_be_read_only(store: ImageStore, feature: str) -> None:
-    settings = augmentation(**FEATURES[feature])
-    views = draw(settings, store)
-    expected = apply_views(views, store, settings)
-    assert views.mix is not None
-    arrays = [views.images, views.crops, views.flips, views.mix.partner, views.patch_order]
-    arrays += [] if views.cutout is None else [views.cutout.boxes, views.cutout.fill]
-    for array in arrays:
-        if array is not None:
-            array.setflags(write=False)
-    assert torch.equal(apply_views(views, store, settings), expected)
-
-
 def test_single_pixels(store: ImageStore) -> None:
     settings = augmentation(size=(1, 1), mix="cutmix", mix_alpha=1.0, cutout_fraction=1.0, patch_grid=15)
     views = draw(settings, store, batch_size=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,9 @@ from lpld_labels.errors import (
     NotAPoolError,
     PoolConflictError,
     PoolCorruptError,
-    PoolWriteError,
 )
 from lpld_labels.format.digests import file_digest
 from lpld_labels.inspect.check import check_pool
-from lpld_labels.pool import packing
 from lpld_labels.pool.packing import Packed, PackedImages, packed_images
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.writer import PoolWriter
@@ -237,21 +234,6 @@ def test_interrupted_packing_resumes(
     kept = [name for name, inode in before.items() if after[name] == inode]
     assert kept == [path.name for path in done[1:]]
     assert 30 < len(asked) < 60
-
-
-def test_a_full_disk_leaves_no_pool(
-    plain: PoolReader, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(packing, "move", full)
-        with pytest.raises(PoolWriteError, match="disk is full"):
-            merge_pools([plain], tmp_path / "out", images=find_images(plain, folder))
-    assert not (tmp_path / "out" / "pool.json").exists()
-    merge_pools([plain], tmp_path / "out", images=find_images(plain, folder))
-    assert check_pool(tmp_path / "out").problems == ()
 
 
 # Unpacking

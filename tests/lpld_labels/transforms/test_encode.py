@@ -169,12 +169,6 @@ def test_probabilities(tmp_path: Path) -> None:
                 np.testing.assert_allclose(total, 1, atol=0.05)
 
 
-@pytest.mark.parametrize("option", ["fidelity", "temperature"])
-def test_options_of_another_codec_are_refused(option: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"has no {option}"):
-        EncodeSettings(codec="int8", **{option: 0.9})
-
-
 # Drawn views
 
 
