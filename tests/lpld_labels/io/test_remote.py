@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -106,17 +105,6 @@ def test_one_batch_takes_its_pages_and_no_more(over_http: str, http_proxy: Proxy
         assert http_proxy.traffic().requests == 3
 
 
-def test_prefetched_labels_take_one_request_a_file(pool: Path, over_http: str, http_proxy: Proxy) -> None:
-    with PoolReader(over_http) as reader:
-        wanted = list(range(len(reader)))
-        http_proxy.behave(latency=0.05)
-        reader.prefetch(wanted)
-        found = [reader.labels_at(number).tobytes() for number in wanted]
-        traffic = http_proxy.traffic()
-    assert found == [labels for _, _, labels in content(pool)]
-    assert traffic.requests == len(reader.manifest.files_of("labels"))
-
-
 @pytest.mark.parametrize("harm", ["drop", "cut", "fail", "corrupt"])
 def test_a_harmed_request_is_sent_again(pool: Path, over_http: str, http_proxy: Proxy, harm: Harm) -> None:
     for part in ("labels/", "views/", "batches-", "images.parquet"):
@@ -143,12 +131,6 @@ def test_lasting_damage_and_absent_pools_are_reported(over_http: str, http_proxy
     for address in (f"{http_proxy.url}/nothing-here", f"{bucket}/nothing"):
         with pytest.raises(NotAPoolError, match=r"no pool\.json"):
             PoolReader(address)
-
-
-def test_readers_can_be_pickled(pool: Path, over_http: str) -> None:
-    with PoolReader(over_http) as reader:
-        there = pickle.loads(pickle.dumps(reader))
-        assert there.read_labels(there.keys[1]).tobytes() == content(pool)[1][2]
 
 
 def test_local_pools_import_no_clients(pool: Path) -> None:

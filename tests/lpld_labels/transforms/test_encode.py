@@ -12,11 +12,7 @@ import pytest
 
 from lpld_labels import ImageTable, LabelBatch, PoolReader, PoolWriter
 from lpld_labels.codecs import codec_named
-from lpld_labels.errors import (
-    InvalidArgumentError,
-    PoolConflictError,
-    StagingMismatchError,
-)
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError, StagingMismatchError
 from lpld_labels.exec.local import LocalExecutor
 from lpld_labels.format.drawing import draw_views
 from lpld_labels.format.manifest import PoolHeader
@@ -142,10 +138,7 @@ def test_lossy_pools_are_not_encoded_again_by_accident(tmp_path: Path, pool: Poo
 def test_a_single_batch_and_an_empty_pool(tmp_path: Path) -> None:
     with write_pool(tmp_path / "one", labelled(1), header=make_header(CLASSES, ROWS)) as one:
         assert encode_pool(one, tmp_path / "out", KLT).manifest.counts.rows == ROWS
-    with (
-        write_pool(tmp_path / "none", []) as none,
-        pytest.raises(InvalidArgumentError, match="no labels"),
-    ):
+    with write_pool(tmp_path / "none", []) as none, pytest.raises(InvalidArgumentError, match="no labels"):
         encode_pool(none, tmp_path / "nothing", INT8)
 
 

@@ -85,7 +85,7 @@ def test_files_of_others_beside_a_pool_are_never_deleted(tmp_path: Path, pool: P
     with pytest.raises(PoolConflictError, match=r"notes\.txt"):
         merge_pools([pool], out, overwrite=True)
     with pytest.raises(PoolConflictError, match="already here"):
-        prune_pool(pool, file, HALF, overwrite=True)
+        prune_pool(pool, file, HALF)
     assert file.read_text() == "mine"
 
 
@@ -130,6 +130,10 @@ def prune(pool: PoolReader, out: Path, **how: Any) -> None:
     prune_pool(pool, out, PruneSettings(ratio=2, by="confidence", prefer="hard"), **how)
 
 
+def halve(pool: PoolReader, out: Path, **how: Any) -> None:
+    prune_pool(pool, out, HALF, **how)
+
+
 def encode(pool: PoolReader, out: Path, **how: Any) -> None:
     encode_pool(pool, out, EncodeSettings(codec="klt", fidelity=0.95), **how)
 
@@ -168,7 +172,7 @@ def test_the_same_command_resumes_to_the_same_bytes(tmp_path: Path, labels: Pool
     assert not partial_directory(out).exists()
 
 
-@pytest.mark.parametrize("make", [prune, encode, convert, plan, merge])
+@pytest.mark.parametrize("make", [halve, encode, convert, plan, merge])
 def test_labels_of_another_pool_are_not_mixed_in(tmp_path: Path, labels: PoolReader, make: Make) -> None:
     """Pools of the same header and images differ in their labels alone."""
     changed = [replace(batch, labels=batch.labels + np.float16(1)) for batch in labels]
@@ -176,7 +180,7 @@ def test_labels_of_another_pool_are_not_mixed_in(tmp_path: Path, labels: PoolRea
     with write_pool(tmp_path / "other", changed, header=labels.header) as other:
         with pytest.raises(KeyboardInterrupt):
             make(other, out, progress=interrupt_at(-1))
-        with pytest.raises(StagingMismatchError, match="unfinished work for something else"):
+        with pytest.raises(StagingMismatchError):
             make(labels, out)
         make(other, out)
     make(labels, tmp_path / "whole")

@@ -90,21 +90,6 @@ def test_a_failed_upload_is_no_pool_and_resumes(pool: Path, address: str, s3_pro
     assert content(address) == content(pool)
 
 
-def test_harmed_requests_are_sent_again(
-    pool: Path, address: str, s3_proxy: Proxy, http: FileServer, http_proxy: Proxy, tmp_path: Path
-) -> None:
-    s3_proxy.behave(Rule(harm="fail", every=20), Rule(harm="drop", every=19))
-    copy_pool(pool, address)
-    copy_pool(address, tmp_path / "back")
-    assert s3_proxy.traffic().harmed >= 2
-    assert content(tmp_path / "back") == content(pool)
-    http.add(pool, tmp_path.name)
-    http_proxy.behave(Rule(harm="corrupt", match="labels/", times=1))
-    copy_pool(f"{http_proxy.url}/{tmp_path.name}", tmp_path / "copy")
-    assert http_proxy.traffic().harmed == 1
-    assert check_pool(tmp_path / "copy").whole
-
-
 def test_another_pool_is_not_replaced_unless_asked(
     pool: Path, other: Path, address: str, bucket: str
 ) -> None:
