@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -19,12 +20,20 @@ VIEWS = """
 TOP_LOGIT = "SELECT epoch, avg(list_max(labels)) FROM '{}/labels/*.parquet' GROUP BY epoch ORDER BY epoch"
 
 
+def answer(query: str, pool: Path) -> list[tuple[Any, ...]]:
+    """Ask DuckDB."""
+    relation = duckdb.sql(query.format(pool))
+    assert relation is not None
+    rows: list[tuple[Any, ...]] = relation.fetchall()
+    return rows
+
+
 @pytest.mark.parametrize("codec", ["f16", "f16:plain", "f32:plain", "int8"])
 def test_means_of_crops_strengths_and_labels_per_epoch(tmp_path: Path, codec: str) -> None:
     write_pool(tmp_path, [batch for epoch in EPOCHS for batch in epoch], codec=codec).close()
     areas = [np.mean([b.crops[:, 2].astype(float) * b.crops[:, 3] for b in epoch]) for epoch in EPOCHS]
     strengths = [np.mean([b.mix.strength for b in epoch if b.mix is not None]) for epoch in EPOCHS]
-    rows = duckdb.sql(VIEWS.format(tmp_path)).fetchall()
+    rows = answer(VIEWS, tmp_path)
     assert [row[0] for row in rows] == [0, 1, 2]
     area = (pl.col("crop_height") * pl.col("crop_width")).mean().alias("area")
     views = pl.scan_parquet(f"{tmp_path}/views/*.parquet").group_by("epoch")
@@ -38,5 +47,5 @@ def test_means_of_crops_strengths_and_labels_per_epoch(tmp_path: Path, codec: st
     tops = [np.mean([b.labels.max(axis=1).astype(float) for b in epoch]) for epoch in EPOCHS]
     top = pl.col("labels").cast(pl.List(pl.Float32)).list.max().mean().alias("top")
     labels = pl.scan_parquet(f"{tmp_path}/labels/*.parquet").group_by("epoch").agg(top).sort("epoch")
-    assert [row[1] for row in duckdb.sql(TOP_LOGIT.format(tmp_path)).fetchall()] == pytest.approx(tops)
+    assert [row[1] for row in answer(TOP_LOGIT, tmp_path)] == pytest.approx(tops)
     assert labels.collect()["top"].to_list() == pytest.approx(tops)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import urllib3
@@ -58,7 +59,7 @@ class Answering(BaseHTTPRequestHandler):
             # Unannounced: the client finds out at its next request.
             self.close_connection = True
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_: Any, **__: Any) -> None:
         """Log nothing."""
 
 
