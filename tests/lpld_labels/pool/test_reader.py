@@ -15,12 +15,9 @@ import pytest
 from lpld_labels import BatchKey, LabelPoolError, PoolReader
 from lpld_labels.errors import (
     BatchNotFoundError,
-    InvalidArgumentError,
     ManifestError,
-    NotAPoolError,
     PoolFormatError,
 )
-from lpld_labels.pool.publish import views_per_image
 from tests.factories import edit_manifest, make_batches, write_pool
 from tests.lpld_labels.pool.test_writer import open_writer
 
@@ -43,21 +40,6 @@ def test_batches_come_in_any_order_asked_for(path: Path) -> None:
         assert (9, 9) not in pool
         with pytest.raises(BatchNotFoundError, match="epoch 9 batch 9"):
             pool.read((9, 9))
-
-
-def test_a_uri_opens_like_a_path(path: Path) -> None:
-    with PoolReader(path.as_uri()) as pool:
-        np.testing.assert_array_equal(pool.read((1, 2)).labels, BATCHES[6].labels)
-    with pytest.raises(InvalidArgumentError, match="no client opens"):
-        PoolReader("nosuchscheme://bucket/pool")
-
-
-def test_views_of_each_image_are_counted(path: Path) -> None:
-    with PoolReader(path) as pool:
-        for numbers in (None, np.array([2, 5])):
-            chosen = BATCHES if numbers is None else [BATCHES[n] for n in numbers]
-            expected = np.bincount(np.concatenate([b.images for b in chosen]), minlength=len(pool.images))
-            np.testing.assert_array_equal(views_per_image(pool, numbers), expected)
 
 
 def _sum_of(pool: PoolReader, key: BatchKey, results: Any) -> None:
@@ -173,12 +155,3 @@ def test_a_flipped_bit_never_becomes_a_label(tmp_path: Path, codec: str) -> None
             caught += 1
     # Bits that labels do not depend on, such as key columns, are not noticed.
     assert caught > 30
-
-
-def test_not_a_pool(tmp_path: Path) -> None:
-    for place in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(NotAPoolError, match="no pool"):
-            PoolReader(place)
-    (tmp_path / "pool.json").write_bytes(b"\xff\x00 not json")
-    with pytest.raises(ManifestError, match="not valid JSON"):
-        PoolReader(tmp_path)

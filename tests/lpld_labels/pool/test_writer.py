@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import subprocess
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lpld_labels import BatchKey, LabelBatch, PoolReader, PoolWriter
+from lpld_labels import LabelBatch, PoolReader, PoolWriter
 from lpld_labels.codecs import codec_named
 from lpld_labels.errors import (
     InvalidArgumentError,
@@ -54,15 +53,6 @@ def test_nothing_is_a_pool_before_the_commit(tmp_path: Path) -> None:
         writer.commit()
     assert len(PoolReader(path)) == 12
     assert [one.name for one in tmp_path.iterdir()] == ["pool"]
-
-
-def test_an_exception_keeps_what_was_appended_and_publishes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "pool"
-    with contextlib.suppress(KeyboardInterrupt), open_writer(path) as writer:
-        writer.append(make_batch(0, 0))
-        raise KeyboardInterrupt
-    assert not (path / "pool.json").exists()
-    assert BatchKey(0, 0) in open_writer(path)
 
 
 def test_digest_does_not_depend_on_order_shards_or_container(tmp_path: Path) -> None:

@@ -129,14 +129,6 @@ def test_changed_resized_and_broken_images_are_named(
         open_store(replace(table, digests=[None] * len(table)))[9]
 
 
-def test_a_pickled_store_is_small_and_right(open_store: OpenStore) -> None:
-    store = open_store()
-    assert_right(store)
-    data = pickle.dumps(store)
-    assert len(data) < 5000
-    assert_right(pickle.loads(data))
-
-
 def test_pickled_memory_of_a_process_that_has_ended_is_not_used(in_memory: OpenStore) -> None:
     store = in_memory(workers=2)
     assert_right(store)

@@ -67,16 +67,6 @@ def test_a_pool_is_replaced_only_when_asked(tmp_path: Path, pool: PoolReader) ->
     assert tree(out) == tree(tmp_path / "fresh")
 
 
-def test_unfinished_work_of_another_job_is_replaced_only_when_asked(tmp_path: Path, pool: PoolReader) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        encode_pool(pool, out, EncodeSettings(codec="int8"), progress=interrupt_at(3))
-    with pytest.raises(PoolConflictError):
-        encode_pool(pool, out, EncodeSettings(codec="int4"))
-    encode_pool(pool, out, EncodeSettings(codec="int4"), overwrite=True)
-    assert PoolReader(out).codec.name == "int4"
-
-
 def test_files_of_others_beside_a_pool_are_never_deleted(tmp_path: Path, pool: PoolReader) -> None:
     out = tmp_path / "out"
     prune_pool(pool, out, HALF)
