@@ -13,11 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lpld_labels import BatchKey, LabelPoolError, PoolReader
-from lpld_labels.errors import (
-    BatchNotFoundError,
-    ManifestError,
-    PoolFormatError,
-)
+from lpld_labels.errors import BatchNotFoundError, ManifestError, PoolFormatError
 from tests.factories import edit_manifest, make_batches, write_pool
 from tests.lpld_labels.pool.test_writer import open_writer
 
