@@ -72,7 +72,7 @@ def test_draws_agree_with_the_independent_reader(
     views = draw_views(settings, table, seed=seed, epoch=epoch, batch=0, batch_size=8)
     manifest: Any = SimpleNamespace(augmentation=settings, seed=seed, batch_size=8)
     strength = None if views.mix is None else views.mix.strength
-    entry: Any = SimpleNamespace(epoch=epoch, batch=0, rows=views.rows, mix_strength=strength)
+    entry: Any = SimpleNamespace(key=(epoch, 0), epoch=epoch, batch=0, rows=views.rows, mix_strength=strength)
     theirs: Any = table
     assert views_digest(views) == Drawer(manifest, theirs).draw(entry, "views").digest()
 
