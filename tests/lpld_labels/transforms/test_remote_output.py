@@ -183,7 +183,7 @@ def test_commands_write_to_addresses(
 def test_pruning_to_a_fortieth_fetches_little_more(
     http: FileServer, http_proxy: Proxy, tmp_path: Path, cli: Cli
 ) -> None:
-    big = small_pool(tmp_path / "big", codec="f16:plain", epochs=40, classes=500, rows=64)
+    big = small_pool(tmp_path / "big", codec="f16:plain", epochs=40, classes=1000, rows=64)
     http.add(big, tmp_path.name)
     http_proxy.behave()
     result = cli("prune", f"{http_proxy.url}/{tmp_path.name}", tmp_path / "part", "--ratio", 10, "--json")
