@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -159,6 +160,36 @@ class GivenBatches:
     def __call__(self, batches: Sequence[LabelBatch]) -> Iterator[EncodedBatch]:
         for batch in batches:
             yield EncodedBatch.make(batch, self.codec.encode(batch.labels))
+
+
+def edit_manifest(path: Path, **changes: Any) -> None:
+    """Change fields of a pool's manifest; `a__b` is field b of field a."""
+    document = json.loads((path / "pool.json").read_text())
+    for name, value in changes.items():
+        *parents, last = name.split("__")
+        target = document
+        for parent in parents:
+            target = target[parent]
+        target[last] = value
+    (path / "pool.json").write_text(json.dumps(document))
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Return everything below a folder: the contents of files, None for directories."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def interrupt_at(count: int) -> Progress:
+    """Return a progress callback that presses Ctrl-C when `count` are done; below 0: counted from the end."""
+
+    def progress(done: int, total: int) -> None:
+        if done == (count if count >= 0 else total + count):
+            raise KeyboardInterrupt
+
+    return progress
 
 
 def assert_same_views(found: Any, expected: Any) -> None:

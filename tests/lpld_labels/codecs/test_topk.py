@@ -1,4 +1,4 @@
-"""Top-k labels: what is kept, what the rest becomes, and entries that come from elsewhere."""
+"""Top-k labels: what is kept, what the rest becomes, and imported entries."""
 
 from __future__ import annotations
 
@@ -11,17 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpld_labels.codecs import codec_named, restore_codec
-from lpld_labels.codecs.label_semantics import softened
+from lpld_labels.codecs import codec_named
+from lpld_labels.codecs.label_semantics import softmax
 from lpld_labels.codecs.topk import NO_MASS, SparseLabels, TopKCodec
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
-from lpld_labels.format.manifest import CodecEntry
 from tests.label_factory import make_logits, make_probabilities
-
-
-def softmax(logits: npt.NDArray[Any], temperature: float = 1.0) -> npt.NDArray[np.float64]:
-    weights = np.exp((logits.astype(np.float64) - logits.max(axis=1, keepdims=True)) / temperature)
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 @given(
@@ -40,70 +34,53 @@ def test_the_largest_come_back_and_the_rest_is_level(
     labels = make_logits(rows, classes, seed=seed)
     encoded = codec.encode(labels)
     decoded = codec.decode(encoded.payload, rows=rows, classes=classes)
-    assert [bytes(part) for part in encoded.canonical] == [
-        bytes(part) for part in codec.canonical(encoded.payload, rows=rows, classes=classes)
-    ]
+    canonical = codec.canonical(encoded.payload, rows=rows, classes=classes)
+    assert [bytes(part) for part in encoded.canonical] == [bytes(part) for part in canonical]
     sparse = codec.sparse(encoded.payload, rows=rows, classes=classes)
     assert (np.diff(sparse.values.astype(np.float64), axis=1) <= 0).all()
     kept = np.take_along_axis(labels, sparse.indices, axis=1).astype(np.float64)
-    tolerance = 0.0
-    if bits == 8:
-        tolerance = (kept.max() - kept.min()) / 255 * 0.51 + 0.01
+    tolerance = (kept.max() - kept.min()) / 255 * 0.51 + 0.01 if bits == 8 else 0.0
     np.testing.assert_allclose(sparse.values.astype(np.float64), kept, atol=tolerance, rtol=0)
     missing = np.ones(labels.shape, bool)
     np.put_along_axis(missing, sparse.indices, False, axis=1)
-    # Nothing that was left out is larger than what was kept.
     rest = np.where(missing, labels.astype(np.float64), -np.inf).max(axis=1)
-    assert (rest <= kept.min(axis=1)).all()
-    if k < classes:
-        assert sparse.tail is not None
+    assert (rest <= kept.min(axis=1)).all(), "nothing that was left out is larger than what was kept"
+    assert (sparse.tail is None) == (k == classes)
+    if sparse.tail is not None:
         for row in range(rows):
             assert np.unique(decoded[row][missing[row]]).tolist() == [sparse.tail[row]]
-    else:
-        assert sparse.tail is None
 
 
 def test_equal_values_keep_the_lower_class() -> None:
-    labels = np.array([[1, 2, 2, 2, 0]], np.float16)
     codec = TopKCodec(k=2)
-    sparse = codec.sparse(codec.encode(labels).payload, rows=1, classes=5)
-    assert sparse.indices.tolist() == [[1, 2]]
+    payload = codec.encode(np.array([[1, 2, 2, 2, 0]], np.float16)).payload
+    assert codec.sparse(payload, rows=1, classes=5).indices.tolist() == [[1, 2]]
 
 
 def test_the_tail_holds_its_mass_at_temperature_one() -> None:
     labels = make_logits(32, 200, dtype=np.float32)
     codec = TopKCodec(k=20, value_bits=32)
     payload = codec.encode(labels).payload
-    decoded = softmax(codec.decode(payload, rows=32, classes=200))
-    sparse = codec.sparse(payload, rows=32, classes=200)
-    kept = np.take_along_axis(decoded, sparse.indices, axis=1)
-    true = np.take_along_axis(softmax(labels), sparse.indices, axis=1)
+    indices = codec.sparse(payload, rows=32, classes=200).indices
+    decoded = codec.decode(payload, rows=32, classes=200)
+    kept, true = (np.take_along_axis(softmax(z), indices, axis=1) for z in (decoded, labels))
     np.testing.assert_allclose(kept, true, rtol=2e-3)
-
-
-def test_probabilities_have_a_mean_tail_and_temper_by_powers() -> None:
-    labels = make_probabilities(8, 50, dtype=np.float32)
     codec = TopKCodec(k=5, value_bits=32, label_kind="probabilities")
-    payload = codec.encode(labels).payload
-    decoded = codec.decode(payload, rows=8, classes=50)
-    np.testing.assert_allclose(decoded.sum(axis=1), 1, atol=1e-3)
-    tempered = softened(decoded, "probabilities", 2)
-    expected = np.sqrt(decoded.astype(np.float64))
-    np.testing.assert_allclose(tempered, expected / expected.sum(axis=1, keepdims=True), rtol=1e-4)
+    payload = codec.encode(make_probabilities(8, 50, dtype=np.float32)).payload
+    np.testing.assert_allclose(codec.decode(payload, rows=8, classes=50).sum(axis=1), 1, atol=1e-3)
 
 
-def foreign(rows: int = 6, classes: int = 1000, k: int = 50, seed: int = 0) -> SparseLabels:
+def imported() -> SparseLabels:
     """Entries as torch.topk leaves them: by falling float32 value, then rounded, so that ties stay."""
-    rng = np.random.default_rng(seed)
-    labels = rng.normal(0, 2, (rows, classes)).astype(np.float32)
-    order = np.argsort(-labels, axis=1)[:, :k]
+    labels = np.random.default_rng(0).normal(0, 2, (6, 1000)).astype(np.float32)
+    order = np.argsort(-labels, axis=1)[:, :50]
     values = np.round(np.take_along_axis(labels, order, axis=1), 1).astype(np.float16)
     return SparseLabels(values, order.astype(np.int32), None)
 
 
-def test_entries_from_elsewhere_come_back_in_their_order() -> None:
+def test_imported_entries_come_back_in_their_order() -> None:
     codec = TopKCodec(k=50)
-    entries = foreign()
+    entries = imported()
     encoded = codec.encode_sparse(entries.values, entries.indices, None, classes=1000)
     assert encoded.payload["order"][0].is_valid, "rounded values tie, so sorting alone is not enough"
     found = codec.sparse(encoded.payload, rows=6, classes=1000)
@@ -117,43 +94,24 @@ def test_entries_from_elsewhere_come_back_in_their_order() -> None:
     assert [bytes(p) for p in shuffled.canonical] == [bytes(p) for p in encoded.canonical]
 
 
-def test_entries_in_the_usual_order_cost_nothing_extra() -> None:
-    codec = TopKCodec(k=10)
-    sparse = codec.sparse(codec.encode(make_logits(4, 60)).payload, rows=4, classes=60)
-    encoded = codec.encode_sparse(sparse.values, sparse.indices, sparse.tail, classes=60)
-    assert not encoded.payload["order"][0].is_valid
-
-
 def test_without_a_tail_missing_classes_have_no_mass() -> None:
     codec = TopKCodec(k=50)
-    entries = foreign()
+    entries = imported()
     payload = codec.encode_sparse(entries.values, entries.indices, None, classes=1000).payload
     decoded = codec.decode(payload, rows=6, classes=1000, dtype=np.float16)
     assert (decoded == np.float16(NO_MASS["logits"])).sum() == 6 * 950
-    probabilities = softmax(decoded.astype(np.float32), 20)
-    np.testing.assert_allclose(
-        np.take_along_axis(probabilities, entries.indices, axis=1).sum(axis=1), 1, rtol=1e-6
-    )
+    mass = np.take_along_axis(softmax(decoded.astype(np.float32) / 20), entries.indices, axis=1).sum(axis=1)
+    np.testing.assert_allclose(mass, 1, rtol=1e-6)
 
 
-def test_indices_are_cheap() -> None:
+def test_indices_and_the_usual_order_are_cheap() -> None:
     codec = TopKCodec(k=50)
     payload = codec.encode(np.random.default_rng(0).normal(0, 2, (128, 1000)).astype(np.float16)).payload
     # 16-bit indices would take 100 bytes a row; which 50 of 1000 is 35 bytes of information.
     assert len(payload["gaps"][0].as_buffer()) / 128 < 40
-
-
-def test_parameters_restore_the_codec() -> None:
-    codec = codec_named("topk:7:8", label_kind="probabilities")
-    again = restore_codec(
-        CodecEntry(name="topk", parameters=codec.parameters()),
-        {},
-        classes=50,
-        label_kind=codec.label_kind,
-        where="pool.json",
-    )
-    assert isinstance(again, TopKCodec)
-    assert (again.k, again.value_bits, again.label_kind) == (7, 8, "probabilities")
+    sparse = codec.sparse(payload, rows=128, classes=1000)
+    again = codec.encode_sparse(sparse.values, sparse.indices, sparse.tail, classes=1000)
+    assert not again.payload["order"][0].is_valid
 
 
 @pytest.mark.parametrize("spelling", ["topk", "topk:0", "topk:x", "topk:5:7", "topk:5:16:1", "top"])
@@ -162,33 +120,35 @@ def test_bad_spellings(spelling: str) -> None:
         codec_named(spelling)
 
 
-def test_bad_entries() -> None:
+VALUES, INDICES = np.array([[3, 2, 1]], np.float16), np.array([[0, 1, 2]], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("values", "indices", "words"),
+    [
+        (VALUES, INDICES + 8, "out of range"),
+        (VALUES, INDICES - 1, "out of range"),
+        (VALUES, INDICES // 2, "twice"),
+        (VALUES[:, :2], INDICES[:, :2], "shape"),
+        (VALUES.astype(np.float32), INDICES, "dtype"),
+        (VALUES * np.float16(np.nan), INDICES, "finite"),
+    ],
+)
+def test_bad_entries(values: npt.NDArray[Any], indices: npt.NDArray[Any], words: str) -> None:
+    with pytest.raises(InvalidBatchError, match=words):
+        TopKCodec(k=3).encode_sparse(values, indices, None, classes=10)
+
+
+def test_bad_labels_and_damaged_payloads() -> None:
     codec = TopKCodec(k=3)
-    values = np.array([[3, 2, 1]], np.float16)
-    indices = np.array([[0, 1, 2]], np.int32)
-    for bad_values, bad_indices, message in (
-        (values, np.array([[0, 1, 10]], np.int32), "out of range"),
-        (values, np.array([[0, -1, 2]], np.int32), "out of range"),
-        (values, np.array([[0, 1, 1]], np.int32), "twice"),
-        (values[:, :2], indices[:, :2], "shape"),
-        (values.astype(np.float32), indices, "dtype"),
-        (np.array([[3, 2, np.nan]], np.float16), indices, "finite"),
-    ):
-        with pytest.raises(InvalidBatchError, match=message):
-            codec.encode_sparse(bad_values, bad_indices, None, classes=10)
     with pytest.raises(InvalidArgumentError, match="more entries than there are classes"):
         codec.encode(np.zeros((1, 2), np.float16))
     with pytest.raises(InvalidBatchError, match="32-bit"):
         codec.encode(np.full((1, 5), 1e6, np.float32))
-
-
-def test_damaged_payload_is_refused() -> None:
-    codec = TopKCodec(k=3)
-    payload = dict(codec.encode(make_logits(4, 10)).payload)
+    payload = codec.encode(make_logits(4, 10)).payload
+    with pytest.raises(PoolCorruptError, match="out of range"):
+        codec.decode(payload, rows=4, classes=4)
     blob = payload["gaps"][0].as_py()
     for damaged in (blob[:-4], blob + blob, b"", b"nonsense"):
-        payload["gaps"] = pa.array([damaged], pa.binary())
         with pytest.raises(PoolCorruptError):
-            codec.decode(payload, rows=4, classes=10)
-    with pytest.raises(PoolCorruptError, match="out of range"):
-        codec.decode(codec.encode(make_logits(4, 10)).payload, rows=4, classes=4)
+            codec.decode({**payload, "gaps": pa.array([damaged], pa.binary())}, rows=4, classes=10)

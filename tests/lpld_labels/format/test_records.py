@@ -9,22 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lpld_labels import BatchKey, Box, CutOut, LabelBatch, Mix
+from lpld_labels import BatchKey, Box, CutOut, Mix
 from lpld_labels.errors import InvalidBatchError
 from tests.factories import make_batch
 
 GOOD = make_batch(3, 7, cutout=True, patches=2)
 ROWS = GOOD.rows
-
-
-def _with(**changes: Any) -> LabelBatch:
-    return replace(GOOD, **changes)
-
-
-def _labels(value: float) -> np.ndarray[Any, Any]:
-    labels: np.ndarray[Any, Any] = GOOD.labels.copy()
-    labels[5, 2] = value
-    return labels
+FILL = np.zeros((ROWS, 3), np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +34,8 @@ def _labels(value: float) -> np.ndarray[Any, Any]:
         ({"mix": Mix(partner=np.zeros(ROWS, np.int32), strength=1.5)}, "mix.strength"),
         ({"mix": Mix(partner=np.zeros(ROWS, np.int32), strength=float("nan"))}, "mix.strength"),
         ({"mix": Mix(partner=np.zeros(ROWS, np.int32), strength=0.5, box=Box(5, 0, 4, 9))}, "mix.box"),
-        (
-            {"cutout": CutOut(boxes=np.full((ROWS, 4), [4, 0, 2, 9]), fill=np.zeros((ROWS, 3), np.uint8))},
-            "boxes",
-        ),
-        (
-            {"cutout": CutOut(boxes=np.zeros((ROWS, 4), np.int32), fill=np.zeros((ROWS, 4), np.uint8))},
-            "cutout.fill",
-        ),
+        ({"cutout": CutOut(boxes=np.full((ROWS, 4), [4, 0, 2, 9]), fill=FILL)}, "boxes"),
+        ({"cutout": CutOut(boxes=np.zeros((ROWS, 4), np.int32), fill=FILL[:, :2])}, "cutout.fill"),
         ({"patch_order": np.zeros((ROWS, 4), np.uint8)}, "permutation"),
         ({"patch_order": np.zeros((ROWS, 5), np.uint8)}, "patch_order"),
         ({"labels": GOOD.labels.astype(np.float64)}, "float16 or float32"),
@@ -60,21 +45,23 @@ def _labels(value: float) -> np.ndarray[Any, Any]:
 )
 def test_a_wrong_field_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidBatchError, match=words):
-        _with(**changes)
+        replace(GOOD, **changes)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_labels_that_are_not_finite_name_batch_and_image(value: float, dtype: Any) -> None:
+    labels = GOOD.labels.astype(dtype)
+    labels[5, 2] = value
     with pytest.raises(InvalidBatchError) as caught:
-        _with(labels=_labels(value).astype(dtype))
+        replace(GOOD, labels=labels)
     message = str(caught.value)
     assert "epoch 3 batch 7" in message
     assert f"image {int(GOOD.images[5])} (slot 5, class 2)" in message
 
 
 def test_integers_of_any_width_are_taken() -> None:
-    batch = _with(images=GOOD.images.astype(np.int64), crops=GOOD.crops.astype(np.uint16))
+    batch = replace(GOOD, images=GOOD.images.astype(np.int64), crops=GOOD.crops.astype(np.uint16))
     assert batch.images.dtype == np.int32
     assert batch.crops.dtype == np.int32
 

@@ -71,7 +71,7 @@ def test_manifest_fields() -> None:
     assert described == {"format", "format_version"} | header | rest
 
 
-def test_nested_fields_and_roles() -> None:
+def test_nested_fields_roles_and_words() -> None:
     text = section("Manifest `pool.json`")
     for kind in (Augmentation, Counts, Coverage, FileEntry, Teacher):
         for field in fields(kind):
@@ -80,9 +80,14 @@ def test_nested_fields_and_roles() -> None:
         assert f"`{role}`" in section("Directory")
     for kind_name in get_args(schema.LabelKind):
         assert f"`{kind_name}`" in text
+    for component in schema.COMPONENTS:
+        assert f"`{component}`" in section("Bytes and components")
+    assert set(RESIZERS) == set(schema.RESIZE_CODES)
+    for name in schema.RESIZE_CODES:
+        assert f"`{name}`" in text
 
 
-def test_names_and_limits() -> None:
+def test_names_of_files_and_row_groups() -> None:
     assert f"version {schema.FORMAT_VERSION}" in SPEC.splitlines()[0]
     for name in (
         schema.MANIFEST_FILE,
@@ -143,18 +148,6 @@ def _number(text: str) -> int:
     plain = re.sub(r"[,+) x]", "", text)
     power = re.fullmatch(r"(\d+)\^(\d+)(?:-(\d+))?", plain)
     return int(plain) if power is None else int(power[1]) ** int(power[2]) - int(power[3] or 0)
-
-
-def test_resize_codes_are_known_everywhere() -> None:
-    assert set(RESIZERS) == set(schema.RESIZE_CODES)
-    for name in schema.RESIZE_CODES:
-        assert f"`{name}`" in section("Manifest `pool.json`")
-
-
-def test_components() -> None:
-    text = section("Bytes and components")
-    for component in schema.COMPONENTS:
-        assert f"`{component}`" in text
 
 
 def test_every_codec_is_specified() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lpld_labels import PoolReader
+from lpld_labels import PoolReader, PoolWriter
+from lpld_labels.codecs import codec_named
 from tests.factories import make_batches, make_header, make_images
 from tests.servers.s3 import S3Server
 
@@ -12,20 +13,11 @@ from tests.servers.s3 import S3Server
 def small_pool(
     path: Path, *, codec: str = "f16", epochs: int = 3, shards: int = 2, classes: int = 10, rows: int = 8
 ) -> Path:
-    """Write a pool of some shards and return its path."""
-    from lpld_labels import PoolWriter
-    from lpld_labels.codecs import codec_named
-
-    images = make_images(classes=10)
+    """Write a pool of some shards, four batches an epoch, and return its path."""
+    header, images = make_header(classes, rows), make_images(classes=10)
     batches = make_batches(epochs=epochs, per_epoch=4, images=images, classes=classes, rows=rows)
-    size = sum(batch.labels.nbytes for batch in batches)
-    with PoolWriter(
-        path,
-        header=make_header(classes, rows),
-        images=images,
-        codec=codec_named(codec),
-        shard_bytes=max(1, size // shards - 1),
-    ) as writer:
+    size = max(1, sum(batch.labels.nbytes for batch in batches) // shards - 1)
+    with PoolWriter(path, header=header, images=images, codec=codec_named(codec), shard_bytes=size) as writer:
         writer.extend(batches)
         writer.commit()
     return path

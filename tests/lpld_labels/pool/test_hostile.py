@@ -1,19 +1,13 @@
-"""Pools made to hurt: small files that would become large, footers made for Arrow, files that are none.
-
-Each is read in a child that is watched: a clean refusal, little memory, little time, no signal.
-"""
+"""Hostile pools, each read in a watched child: a clean refusal, little memory, little time, no signal."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
@@ -22,6 +16,7 @@ from lpld_labels import PoolReader
 from lpld_labels.errors import ManifestError, PoolCorruptError
 from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_BATCH_VALUES, MAX_JSON_BYTES
 from lpld_labels.inspect.check import check_pool
+from tests.factories import edit_manifest
 from tests.golden.crafting.crafted import Crafted
 from tests.golden.crafting.payload_cases import place_groups
 from tests.independent_reader import Refused, verify
@@ -59,9 +54,6 @@ def path(tmp_path: Path) -> Path:
     return target
 
 
-# Bombs
-
-
 @pytest.mark.parametrize("fill", [b" ", b"["])
 def test_a_manifest_that_is_too_large(path: Path, fill: bytes) -> None:
     text = (path / "pool.json").read_bytes()
@@ -75,30 +67,37 @@ def test_a_manifest_that_is_too_large(path: Path, fill: bytes) -> None:
         verify(path)
 
 
-def test_a_manifest_of_a_gigabyte(path: Path) -> None:
-    os.truncate(path / "pool.json", 1 << 30)
-    _refused(path, "pool.json", "too large")
-
-
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 def test_a_manifest_of_brackets(path: Path, opening: bytes) -> None:
     (path / "pool.json").write_bytes(opening * (MAX_JSON_BYTES // len(opening)))
     _refused(path, "pool.json", "nested too deep")
 
 
-def test_a_name_that_occurs_twice_among_many(path: Path) -> None:
+def test_a_manifest_of_a_gigabyte_or_of_many_names(path: Path) -> None:
     names = b",".join(b'"%x":0' % number for number in range(300_000))
     (path / "pool.json").write_bytes(b'{%b,"0":0}' % names)
     _refused(path, "pool.json", "occurs twice")
+    os.truncate(path / "pool.json", 1 << 30)
+    _refused(path, "pool.json", "too large")
+
+
+def alike(table: pa.Table, count: int, **columns: Any) -> pa.Table:
+    """Return a table of many rows like the first of another, but for some columns."""
+    schema = table.schema
+    arrays = [
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else pa.repeat(table[field.name][0], count)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def test_an_index_of_millions_of_rows(path: Path) -> None:
-    """Rows that are all alike take next to nothing in a file: 2 million in some kilobytes."""
     pool = Crafted(path)
     index = pool.table("batches")
     rows = 1 << 21
-    many = pa.table([pa.repeat(index[name][0], rows) for name in index.column_names], schema=index.schema)
-    pool.put("batches", many, use_dictionary=True)
+    pool.put("batches", alike(index, rows), use_dictionary=True)
     assert len(pool.files[pool.path("batches")]) < 100_000
     pool.save(path)
     _refused(path, "pool.json", "counts.batches")
@@ -113,10 +112,8 @@ def test_an_index_of_millions_of_rows(path: Path) -> None:
 
 def test_an_image_table_of_millions_of_rows(path: Path) -> None:
     pool = Crafted(path)
-    table = pool.table("images")
     rows = 1 << 21
-    many = pa.table([pa.repeat(table[name][0], rows) for name in table.column_names], schema=table.schema)
-    pool.put("images", many)
+    pool.put("images", alike(pool.table("images"), rows))
     pool.manifest["counts"]["images"] = rows
     pool.save(path)
     _refused(path, "pool.json", "counts.images", "4 for each byte")
@@ -126,21 +123,18 @@ def test_views_that_are_all_alike(path: Path) -> None:
     """As many views as a row group may have, in a hundred kilobytes; every count agrees."""
     pool = Crafted(path)
     batches = (1 << 20) // MAX_BATCH_SIZE
-    index, views = pool.table("batches"), pool.table("views")
+    compact = Crafted(GOLDEN / "f16")
     rows = batches * MAX_BATCH_SIZE
     frame = zstandard.ZstdCompressor().compress(bytes(2 * MAX_BATCH_SIZE))
-    pool.manifest |= {"classes": 2, "batch_size": MAX_BATCH_SIZE, "codec": _codec("compact")}
+    pool.manifest |= {"classes": 2, "batch_size": MAX_BATCH_SIZE, "codec": compact.manifest["codec"]}
+    pool.put("views", alike(pool.table("views"), rows))
+    blobs, numbers = [frame] * batches, range(batches)
+    labels = compact.table("labels")
     pool.put(
-        "views", pa.table([pa.repeat(views[n][0], rows) for n in views.column_names], schema=views.schema)
+        "labels", alike(labels, batches, epoch=[0] * batches, batch=numbers, plane_0=blobs, plane_1=blobs)
     )
-    pool.put("labels", _blobs(batches, frame))
-    places = {"batch": range(batches), "position": range(batches), "rows": [MAX_BATCH_SIZE] * batches}
-    places["first_row"] = range(0, rows, MAX_BATCH_SIZE)
-    columns = [
-        pa.array(places[n], index.schema.field(n).type) if n in places else pa.repeat(index[n][0], batches)
-        for n in index.column_names
-    ]
-    pool.put("batches", pa.table(columns, schema=index.schema))
+    counted = {"batch": numbers, "position": numbers, "first_row": range(0, rows, MAX_BATCH_SIZE)}
+    pool.put("batches", alike(pool.table("batches"), batches, rows=[MAX_BATCH_SIZE] * batches, **counted))
     place_groups(pool)
     pool.manifest["counts"] |= {"rows": rows, "batches": batches, "epochs": 1, "incomplete_batches": 0}
     pool.manifest["coverage"] |= {"maximum": rows, "classes": 2}
@@ -151,35 +145,15 @@ def test_views_that_are_all_alike(path: Path) -> None:
     _refused(path, "views/")
 
 
-def _codec(layout: str) -> dict[str, Any]:
-    return {"name": "f16", "parameters": {"layout": layout}}
-
-
-def _blobs(batches: int, frame: bytes) -> pa.Table:
-    """Return a labels table of codec f16, compact."""
-    whole = [pa.field(name, pa.int32(), nullable=False) for name in ("epoch", "batch")]
-    planes = [pa.field(f"plane_{k}", pa.binary(), nullable=False) for k in range(2)]
-    columns: list[Any] = [
-        pa.array([0] * batches, pa.int32()),
-        pa.array(range(batches), pa.int32()),
-        *([pa.array([frame] * batches, pa.binary())] * 2),
-    ]
-    return pa.Table.from_arrays(columns, schema=pa.schema(whole + planes))
-
-
 @pytest.mark.parametrize("excess", [0, 1])
 def test_labels_as_large_as_they_may_be(path: Path, excess: int) -> None:
-    """Frames of zeros that decode to the largest batch there may be, and to a byte more."""
     pool = Crafted(GOLDEN / "f16")
     rows = pool.manifest["batch_size"]
     pool.manifest["classes"] = MAX_BATCH_VALUES // rows
     frame = zstandard.ZstdCompressor().compress(bytes(MAX_BATCH_VALUES + excess))
 
-    def edit(values: list[Any]) -> None:
-        values[0] = frame
-
     for column in ("plane_0", "plane_1"):
-        pool.change("labels", column, edit)
+        pool.change("labels", column, lambda values: values.__setitem__(0, frame))
     place_groups(pool)
     shutil.rmtree(path)
     pool.save(path)
@@ -192,41 +166,22 @@ def test_labels_as_large_as_they_may_be(path: Path, excess: int) -> None:
     assert ending.kind == ("refused" if excess else "well"), ending
 
 
-# Footers
-
-
 ENDED = (1694, 1967, 2583, 2604, 2919, 2940, 3255, 3591, 3654, 3927)
 """Bits of the footer of an index that ended the process, or in a traceback, while Arrow read it."""
 
 
-@pytest.mark.parametrize(
-    ("name", "role", "bits"),
-    [
-        ("f16", "batches", ENDED),
-        ("f16-plain", "views", ()),
-        ("f16-plain", "labels", ()),
-        ("f16", "images", ()),
-        ("packed", "packed", ()),
-    ],
-)
-def test_footers_made_for_arrow(tmp_path: Path, name: str, role: str, bits: tuple[int, ...]) -> None:
-    """Bits of a footer are flipped and the pool is signed again."""
-    whole = Crafted(GOLDEN / name)
-    data, entry = whole.files[whole.path(role)], whole.entry(role)
-    rng = np.random.default_rng(0)
-    for bit in bits or rng.choice(8 * (entry["footer_bytes"] - 8), 10, replace=False).tolist():
-        spoilt = bytearray(data)
-        spoilt[len(data) - entry["footer_bytes"] + bit // 8] ^= 1 << bit % 8
-        pool = Crafted(GOLDEN / name)
-        pool.files[pool.path(role)] = bytes(spoilt)
-        pool.sign_bytes(role)
-        pool.name_index()
-        pool.save(tmp_path / "pool")
-        ending = _ending(tmp_path / "pool")
-        assert not ending.finding, (bit, ending)
-
-
-# Files that change, and files that are none
+@pytest.mark.parametrize("bit", ENDED)
+def test_footers_made_for_arrow(tmp_path: Path, bit: int) -> None:
+    """A bit of a footer is flipped and the pool signed again; `make hostile` tries other files."""
+    pool = Crafted(GOLDEN / "f16")
+    data = bytearray(pool.files[pool.path("batches")])
+    data[len(data) - pool.entry("batches")["footer_bytes"] + bit // 8] ^= 1 << bit % 8
+    pool.files[pool.path("batches")] = bytes(data)
+    pool.sign_bytes("batches")
+    pool.name_index()
+    pool.save(tmp_path / "pool")
+    ending = _ending(tmp_path / "pool")
+    assert not ending.finding, ending
 
 
 @pytest.mark.parametrize("role", ["labels", "views"])
@@ -247,36 +202,12 @@ def test_a_file_is_cut_off_after_opening(tmp_path: Path, role: str) -> None:
     assert f"{role}/" in ending.said
 
 
-@pytest.mark.parametrize("role", ["manifest", "labels", "images"])
+@pytest.mark.parametrize("role", ["labels", "images"])
 def test_a_pipe_for_a_file(path: Path, role: str) -> None:
-    file = path / ("pool.json" if role == "manifest" else Crafted(path).path(role))
+    file = path / Crafted(path).path(role)
     file.unlink()
     os.mkfifo(file)
     _refused(path)
-
-
-# What a stranger may send along
-
-
-def _edit(path: Path, **fields: Any) -> None:
-    document = json.loads((path / "pool.json").read_text())
-    for name, value in fields.items():
-        *above, last = name.split("__")
-        target = document
-        for step in above:
-            target = target[step]
-        target[last] = value
-    (path / "pool.json").write_text(json.dumps(document))
-
-
-def _hide(path: Path) -> None:
-    """Put bytes between the columns and the footer of a views file."""
-    pool = Crafted(path)
-    data, length = pool.files[pool.path("views")], pool.entry("views")["footer_bytes"]
-    pool.files[pool.path("views")] = data[:-length] + b"something else" + data[-length:]
-    pool.sign()
-    assert hashlib.sha256(data[-length:]).hexdigest() == pool.entry("views")["footer_digest"]
-    pool.save(path)
 
 
 @pytest.mark.parametrize(
@@ -284,8 +215,8 @@ def _hide(path: Path) -> None:
     [
         (lambda path: (path / "notes.txt").write_text("hello"), "notes.txt"),
         (lambda path: (path / "README.md").symlink_to("pool.json"), "README.md"),
-        (lambda path: _edit(path, later={"must_understand": False}), "pool.json"),
-        (lambda path: _edit(path, augmentation__resize="magic"), "pool.json"),
+        (lambda path: edit_manifest(path, later={"must_understand": False}), "pool.json"),
+        (lambda path: edit_manifest(path, augmentation__resize="magic"), "pool.json"),
     ],
 )
 def test_strict_reports_what_is_not_needed(path: Path, change: Callable[[Path], object], file: str) -> None:
@@ -297,22 +228,23 @@ def test_strict_reports_what_is_not_needed(path: Path, change: Callable[[Path], 
 
 
 def test_verify_reports_bytes_that_belong_to_no_column(path: Path) -> None:
-    _hide(path)
+    pool = Crafted(path)
+    data, length = pool.files[pool.path("views")], pool.entry("views")["footer_bytes"]
+    pool.files[pool.path("views")] = data[:-length] + b"something else" + data[-length:]
+    pool.sign()
+    pool.save(path)
     (problem,) = check_pool(path).problems
     assert problem.file.startswith("views/")
     assert "belong to no column" in problem.message
 
 
 def test_verify_refuses_a_table_that_grows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Paths of zeros take nothing in a file, and gigabytes in memory."""
     pool = Crafted(path)
-    table = pool.table("images")
     rows = 1 << 14
-    paths = pa.array([f"{number:04000d}" for number in range(rows)])
-    digests = pa.array([os.urandom(16) for _ in range(rows)], pa.binary(16))
-    many = {name: pa.repeat(table[name][0], rows) for name in table.column_names}
-    many |= {"path": paths, "digest": digests}
-    pool.put("images", pa.table(many, schema=table.schema), data_page_size=1 << 30)
+    paths = [f"{number:04000d}" for number in range(rows)]
+    digests = [os.urandom(16) for _ in range(rows)]
+    many = alike(pool.table("images"), rows, path=paths, digest=digests)
+    pool.put("images", many, data_page_size=1 << 30)
     pool.manifest["counts"]["images"] = rows
     pool.manifest["coverage"] |= {"minimum": 0, "median": 0.0}
     pool.save(path)

@@ -26,21 +26,12 @@ def plain(folder: Path, tmp_path: Path) -> Iterator[PoolReader]:
 
 
 @pytest.fixture
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make several packed files of several row groups of thirty small images."""
+def packed(
+    plain: PoolReader, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PoolReader]:
+    """A pool with several packed files of several row groups of thirty small images."""
     monkeypatch.setattr(packing, "GROUP_BYTES", 4_000)
     monkeypatch.setattr(packing, "FILE_BYTES", 15_000)
-
-
-@pytest.fixture
-def packed(plain: PoolReader, folder: Path, tmp_path: Path, small_files: None) -> Iterator[PoolReader]:
-    del small_files
     merge_pools([plain], tmp_path / "packed", images=find_images(plain, folder))
     with PoolReader(tmp_path / "packed") as pool:
         yield pool
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    """Return what is in a folder."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}

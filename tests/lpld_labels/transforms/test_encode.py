@@ -1,8 +1,8 @@
-"""Encoding pools: every codec, resuming, processes, budgets, and what is refused."""
+"""Encoding pools: every codec, stored and drawn views, resuming, processes, refusals."""
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,44 +10,56 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lpld_labels import LabelBatch, PoolReader
+from lpld_labels import ImageTable, LabelBatch, PoolReader, PoolWriter
 from lpld_labels.codecs import codec_named
-from lpld_labels.errors import (
-    InvalidArgumentError,
-    PoolConflictError,
-    PoolCorruptError,
-    StagingMismatchError,
-)
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError, StagingMismatchError
 from lpld_labels.exec.local import LocalExecutor
+from lpld_labels.format.drawing import draw_views
+from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.inspect.check import check_pool
+from lpld_labels.pool.publish import views_per_image
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.pool.unfinished import partial_directory
+from lpld_labels.transforms.copy import merge_pools
 from lpld_labels.transforms.encode import EncodeResult, encode_pool
+from lpld_labels.transforms.plan import apply_plan, plan_budget
+from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.sample import LabelSample
-from lpld_labels.transforms.settings import EncodeSettings
-from tests.factories import assert_same_views, make_batch, make_header, make_images, write_pool
+from lpld_labels.transforms.settings import EncodeSettings, PlanSettings, PruneSettings
+from tests.factories import (
+    assert_same_views,
+    grow_pool,
+    interrupt_at,
+    make_batch,
+    make_batches,
+    make_header,
+    make_images,
+    write_pool,
+)
 from tests.label_factory import make_logits, make_probabilities
 
 CLASSES = 40
 ROWS = 32
+INT8, INT4 = EncodeSettings(codec="int8"), EncodeSettings(codec="int4")
+KLT = EncodeSettings(codec="klt", fidelity=0.95)
 
 
-def labelled(batches: int = 12, *, probabilities: bool = False, classes: int = CLASSES) -> list[LabelBatch]:
+def labelled(batches: int = 12, *, probabilities: bool = False) -> list[LabelBatch]:
     """Return batches whose labels look like a network's; the last one is incomplete."""
-    images = make_images(classes=classes)
+    images = make_images(classes=CLASSES)
     made = []
     for number in range(batches):
         rows = ROWS if number < batches - 1 or batches == 1 else ROWS // 2
-        blank = make_batch(number // 4, number % 4, rows=rows, classes=classes, images=images)
+        blank = make_batch(number // 4, number % 4, rows=rows, classes=CLASSES, images=images)
         make = make_probabilities if probabilities else make_logits
-        made.append(replace(blank, labels=make(rows, classes, seed=number)))
+        made.append(replace(blank, labels=make(rows, CLASSES, seed=number)))
     return made
 
 
-@pytest.fixture
-def pool(tmp_path: Path) -> PoolReader:
-    header = make_header(CLASSES, ROWS)
-    return write_pool(tmp_path / "pool", labelled(), header=header)
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolReader]:
+    path = tmp_path_factory.mktemp("pools") / "pool"
+    with write_pool(path, labelled(), header=make_header(CLASSES, ROWS)) as pool:
+        yield pool
 
 
 def kept_of(result: EncodeResult) -> dict[float, float]:
@@ -55,34 +67,32 @@ def kept_of(result: EncodeResult) -> dict[float, float]:
     return result.fidelity.kept
 
 
-REQUESTS = {
-    "int8": EncodeSettings(codec="int8"),
-    "int4": EncodeSettings(codec="int4"),
-    "f16:plain": EncodeSettings(codec="f16:plain"),
-    "topk": EncodeSettings(codec="topk:10:8"),
-    "klt": EncodeSettings(codec="klt", fidelity=0.97, temperature=4),
-}
-
-
-@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
-def test_every_codec(tmp_path: Path, pool: PoolReader, request_: EncodeSettings) -> None:
-    result = encode_pool(pool, tmp_path / "out", request_)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        INT8,
+        INT4,
+        EncodeSettings(codec="f16:plain"),
+        EncodeSettings(codec="topk:10:8"),
+        EncodeSettings(codec="klt", fidelity=0.97, temperature=4),
+    ],
+    ids=lambda settings: str(settings.codec),
+)
+def test_every_codec(tmp_path: Path, pool: PoolReader, settings: EncodeSettings) -> None:
+    result = encode_pool(pool, tmp_path / "out", settings)
     assert check_pool(tmp_path / "out").whole
     with PoolReader(tmp_path / "out") as out:
         assert list(out.keys) == list(pool.keys)
         for key in out.keys:
             assert_same_views(out.read_views(key), pool.read_views(key))
-            decoded = out.read_labels(key)
-            assert np.isfinite(decoded).all()
-            assert decoded.shape == pool.read_labels(key).shape
+            assert np.isfinite(out.read_labels(key)).all()
         step = out.header.lineage[-1]
-        assert step.operation == "encode"
-        assert step.parent_digest == pool.manifest.content_digest
+        assert (step.operation, step.parent_digest) == ("encode", pool.manifest.content_digest)
         assert result.fidelity is not None
         assert step.parameters["fidelity"] == result.fidelity.as_json()
     assert result.before == pool_bytes(pool.manifest)
     assert result.after == sum(f.stat().st_size for f in (tmp_path / "out").rglob("*") if f.is_file())
-    assert kept_of(result)[20] > (0.3 if str(request_.codec).startswith("topk") else 0.9)
+    assert kept_of(result)[20] > (0.3 if str(settings.codec).startswith("topk") else 0.9)
 
 
 def test_lossless_there_and_back(tmp_path: Path, pool: PoolReader) -> None:
@@ -94,139 +104,197 @@ def test_lossless_there_and_back(tmp_path: Path, pool: PoolReader) -> None:
     assert [step.operation for step in back.manifest.header.lineage] == ["encode", "encode"]
 
 
-def test_processes_write_the_same_pool(tmp_path: Path, pool: PoolReader) -> None:
-    done: list[tuple[int, int]] = []
-    alone = encode_pool(pool, tmp_path / "alone", EncodeSettings(codec="klt", fidelity=0.95))
-    together = encode_pool(
-        pool,
-        tmp_path / "together",
-        EncodeSettings(codec="klt", fidelity=0.95),
-        executor=LocalExecutor(2),
-        progress=lambda d, t: done.append((d, t)),
-    )
-    assert together.manifest.content_digest == alone.manifest.content_digest
-    assert done[-1] == (12, 12)
-
-
-def test_an_interrupted_run_goes_on(
+def test_several_processes_interrupted_and_resumed_write_the_same_pool(
     tmp_path: Path, pool: PoolReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lpld_labels.pool.plan.SHARD_BATCHES", 3)
-    settings = EncodeSettings(codec="klt", fidelity=0.95)
-    whole = encode_pool(pool, tmp_path / "whole", settings)
-
-    def stop(done: int, total: int) -> None:
-        if done == 8:
-            raise KeyboardInterrupt
-
+    alone = encode_pool(pool, tmp_path / "alone", KLT)
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        encode_pool(pool, out, settings, progress=stop)
-    assert not out.exists()
-    assert partial_directory(out).is_dir()
+        encode_pool(pool, out, KLT, progress=interrupt_at(8))
+    with pytest.raises(StagingMismatchError):
+        encode_pool(pool, out, INT4)
     done: list[int] = []
-    result = encode_pool(pool, out, settings, progress=lambda d, t: done.append(d))
-    assert result.manifest.content_digest == whole.manifest.content_digest
+    result = encode_pool(pool, out, KLT, executor=LocalExecutor(2), progress=lambda d, _: done.append(d))
+    assert result.manifest.content_digest == alone.manifest.content_digest
     assert done[-1] == 12
     assert min(done) >= 6, "two of four shards were safe already"
-    assert not partial_directory(out).exists()
-    again = encode_pool(pool, out, settings, progress=lambda d, t: pytest.fail("nothing is left to do"))
+    again = encode_pool(pool, out, KLT, progress=lambda *_: pytest.fail("nothing is left to do"))
     assert again.manifest == result.manifest
     assert again.fidelity is not None
     assert result.fidelity is not None
     assert again.fidelity.as_json() == result.fidelity.as_json()
 
 
-def test_other_settings_do_not_mix_with_unfinished_work(
-    tmp_path: Path, pool: PoolReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lpld_labels.pool.plan.SHARD_BATCHES", 3)
-
-    def stop(done: int, total: int) -> None:
-        if done == 8:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), progress=stop)
-    with pytest.raises(StagingMismatchError):
-        encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int4"))
-
-
 def test_lossy_pools_are_not_encoded_again_by_accident(tmp_path: Path, pool: PoolReader) -> None:
-    encode_pool(pool, tmp_path / "int8", EncodeSettings(codec="int8"))
+    encode_pool(pool, tmp_path / "int8", INT8)
     with PoolReader(tmp_path / "int8") as lossy:
         with pytest.raises(InvalidArgumentError, match="already lost information"):
-            encode_pool(lossy, tmp_path / "out", EncodeSettings(codec="int4"))
+            encode_pool(lossy, tmp_path / "out", INT4)
         assert not (tmp_path / "out").exists()
-        encode_pool(lossy, tmp_path / "out", EncodeSettings(codec="int4", from_lossy=True))
-
-
-def test_the_output_must_be_free(tmp_path: Path, pool: PoolReader) -> None:
-    with pytest.raises(InvalidArgumentError, match="the output is the same as an input"):
-        encode_pool(pool, tmp_path / "pool", EncodeSettings(codec="int8"))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "notes.txt").write_text("mine")
-    with pytest.raises(PoolConflictError, match="already here"):
-        encode_pool(pool, tmp_path / "other", EncodeSettings(codec="int8"))
-
-
-def test_a_swapped_basis_is_refused(tmp_path: Path, pool: PoolReader) -> None:
-    encode_pool(pool, tmp_path / "out", EncodeSettings(codec="klt", fidelity=0.97))
-    encode_pool(pool, tmp_path / "other", EncodeSettings(codec="klt", fidelity=0.97, seed=1))
-    table = tmp_path / "out" / "codec" / "mean.npy"
-    shutil.copy(tmp_path / "other" / "codec" / "mean.npy", table)
-    with pytest.raises(PoolCorruptError, match=r"mean\.npy.*not the one this pool was written with"):
-        PoolReader(tmp_path / "out")
-    # One of another size is refused as well.
-    (tmp_path / "out" / "codec" / "basis.pco").write_bytes(b"something else")
-    with pytest.raises(PoolCorruptError, match=r"basis\.pco"):
-        PoolReader(tmp_path / "out")
+        encode_pool(lossy, tmp_path / "out", replace(INT4, from_lossy=True))
 
 
 def test_a_single_batch_and_an_empty_pool(tmp_path: Path) -> None:
     with write_pool(tmp_path / "one", labelled(1), header=make_header(CLASSES, ROWS)) as one:
-        result = encode_pool(one, tmp_path / "out", EncodeSettings(codec="klt", fidelity=0.9))
-        assert result.manifest.counts.rows == ROWS
-    with (
-        write_pool(tmp_path / "none", []) as none,
-        pytest.raises(InvalidArgumentError, match="no labels"),
-    ):
-        encode_pool(none, tmp_path / "nothing", EncodeSettings(codec="int8"))
+        assert encode_pool(one, tmp_path / "out", KLT).manifest.counts.rows == ROWS
+    with write_pool(tmp_path / "none", []) as none, pytest.raises(InvalidArgumentError, match="no labels"):
+        encode_pool(none, tmp_path / "nothing", INT8)
 
 
-def test_estimates_are_close(tmp_path: Path, pool: PoolReader) -> None:
-    for name in ("int8", "topk:10", "f16"):
-        codec = codec_named(name)
-        counts = pool.manifest.counts
-        settings = EncodeSettings(codec=name)
-        size = LabelSample(pool, settings).weigh(codec)
-        estimate = size.total(counts.batches, counts.rows, incomplete=counts.incomplete_batches)
-        written = encode_pool(pool, tmp_path / name.replace(":", "_"), settings).after
-        assert written <= estimate < 1.25 * written
+@pytest.mark.parametrize("name", ["int8", "topk:10", "f16"])
+def test_estimates_are_close(tmp_path: Path, pool: PoolReader, name: str) -> None:
+    counts, settings = pool.manifest.counts, EncodeSettings(codec=name)
+    size = LabelSample(pool, settings).weigh(codec_named(name))
+    estimate = size.total(counts.batches, counts.rows, incomplete=counts.incomplete_batches)
+    written = encode_pool(pool, tmp_path / "out", settings).after
+    assert written <= estimate < 1.25 * written
 
 
 def test_probabilities(tmp_path: Path) -> None:
     header = make_header(CLASSES, ROWS, label_kind="probabilities")
     with write_pool(tmp_path / "pool", labelled(probabilities=True), header=header) as pool:
-        for name, request in {
-            "klt": EncodeSettings(codec="klt", fidelity=0.97, temperature=1),
-            "topk": EncodeSettings(codec="topk:10"),
-            "int8": EncodeSettings(codec="int8"),
-        }.items():
-            result = encode_pool(pool, tmp_path / name, request)
-            assert kept_of(result)[1] > 0.9
-            with PoolReader(tmp_path / name) as out:
-                total = out.read_labels((0, 0)).astype(np.float64).sum(axis=1)
+        for settings in (replace(KLT, temperature=1), EncodeSettings(codec="topk:10"), INT8):
+            out = tmp_path / str(settings.codec)
+            assert kept_of(encode_pool(pool, out, settings))[1] > 0.9
+            with PoolReader(out) as encoded:
+                total = encoded.read_labels((0, 0)).astype(np.float64).sum(axis=1)
                 np.testing.assert_allclose(total, 1, atol=0.05)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"codec": "int8", "fidelity": 0.9}, "has no fidelity"),
-        ({"codec": "int8", "temperature": 4.0}, "has no temperature"),
-    ],
-)
-def test_requests_that_make_no_sense(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
-        EncodeSettings(**options)
+# Drawn views
+
+
+DRAWN, STORED = EncodeSettings(views="drawn"), EncodeSettings(views="stored")
+IMAGES = make_images(50, classes=10)
+HEADER = make_header(10, 16)
+
+
+def drawn_batches(
+    header: PoolHeader = HEADER, images: ImageTable = IMAGES, epochs: int = 4, **labels: Any
+) -> list[LabelBatch]:
+    """Return all batches of some epochs as a build makes them."""
+    size = header.batch_size
+    made = []
+    for epoch in range(epochs):
+        for batch in range(-(-len(images) // size)):
+            views = draw_views(
+                header.augmentation, images, seed=header.seed or 0, epoch=epoch, batch=batch, batch_size=size
+            )
+            logits = make_logits(views.rows, header.classes, seed=100 * epoch + batch, **labels)
+            made.append(LabelBatch(**vars(views), labels=logits))
+    return made
+
+
+def write_drawn(path: Path, batches: list[LabelBatch], **options: Any) -> PoolReader:
+    """Write a pool that leaves its views out."""
+    settings: dict[str, Any] = {"header": HEADER, "images": IMAGES, **options}
+    with PoolWriter(path, views="drawn", **settings) as writer:
+        writer.extend(batches)
+        writer.commit()
+    return PoolReader(path)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> PoolReader:
+    return write_pool(tmp_path / "stored", drawn_batches(), header=HEADER, images=IMAGES)
+
+
+@pytest.mark.parametrize("mix", ["none", "cutmix", "mixup"])
+def test_views_are_left_out_and_come_back(tmp_path: Path, mix: str) -> None:
+    header = make_header(10, 16, mix=mix)
+    stored = write_pool(tmp_path / "stored", drawn_batches(header), header=header, images=IMAGES)
+    encode_pool(stored, tmp_path / "drawn", DRAWN)
+    drawn = PoolReader(tmp_path / "drawn")
+    assert not drawn.manifest.files_of("views")
+    assert not (tmp_path / "drawn" / "views").exists()
+    assert drawn.manifest.content_digest == stored.manifest.content_digest
+    assert drawn.manifest.coverage == stored.manifest.coverage
+    for batch in stored:
+        found = drawn.read(batch.key)
+        assert_same_views(found, batch)
+        np.testing.assert_array_equal(found.labels, batch.labels)
+    np.testing.assert_array_equal(drawn.images_at(3), stored.images_at(3))
+    np.testing.assert_array_equal(views_per_image(drawn), views_per_image(stored))
+    assert check_pool(drawn.location).whole
+    again = encode_pool(drawn, tmp_path / "again", STORED).manifest
+    assert again.content_digest == stored.manifest.content_digest
+    assert again.files_of("views") == stored.manifest.files_of("views")
+    assert check_pool(tmp_path / "again").whole
+
+
+def test_views_can_replace_another_pool_without_decoding_labels(
+    stored: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prune_pool(stored, tmp_path / "out", PruneSettings(ratio=2))
+    with pytest.raises(PoolConflictError, match="another pool"):
+        encode_pool(stored, tmp_path / "out", DRAWN)
+    monkeypatch.setattr(PoolReader, "labels_at", lambda *_: pytest.fail("labels were decoded"))
+    monkeypatch.setattr(type(stored.codec), "decode", lambda *_, **__: pytest.fail("labels were decoded"))
+    made = encode_pool(stored, tmp_path / "out", DRAWN, overwrite=True).manifest
+    assert made.counts == stored.manifest.counts
+    assert made.files_of("labels") == stored.manifest.files_of("labels")
+    assert encode_pool(stored, tmp_path / "out", DRAWN).manifest == made
+
+
+def test_every_command_keeps_views_as_they_are(stored: PoolReader, tmp_path: Path) -> None:
+    encode_pool(stored, tmp_path / "drawn", DRAWN)
+    drawn = PoolReader(tmp_path / "drawn")
+    for pool, name in ((stored, "stored"), (drawn, "drawn")):
+        prune_pool(pool, tmp_path / f"{name}-pruned", PruneSettings(ratio=2))
+        encode_pool(pool, tmp_path / f"{name}-encoded", INT8)
+        plan = plan_budget(pool, PlanSettings(budget=10**6, codecs=("f16",)))
+        apply_plan(pool, tmp_path / f"{name}-planned", plan)
+    for step in ("pruned", "encoded", "planned"):
+        first, second = (PoolReader(tmp_path / f"{name}-{step}") for name in ("stored", "drawn"))
+        assert (first.manifest.views, second.manifest.views) == ("stored", "drawn")
+        assert first.manifest.content_digest == second.manifest.content_digest
+        assert check_pool(second.location).whole
+
+
+def test_drawn_pools_are_merged_and_extended(tmp_path: Path) -> None:
+    made = drawn_batches()
+    halves = [write_drawn(tmp_path / "a", made[:7]), write_drawn(tmp_path / "b", made[7:])]
+    merge_pools(halves, tmp_path / "merged")
+    grow_pool(tmp_path / "a", made)
+    merged, extended = PoolReader(tmp_path / "merged"), PoolReader(tmp_path / "a")
+    assert merged.manifest.content_digest == extended.manifest.content_digest
+    assert merged.manifest.coverage == extended.manifest.coverage
+    for pool in (merged, extended):
+        assert check_pool(pool.location).whole
+        assert len(pool) == len(made)
+
+
+@pytest.mark.parametrize("change", [{"seed": None}, {"seed": 1}])
+def test_views_that_were_not_drawn_are_kept(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Imported pools have no seed, and pools of made-up views another."""
+    header = make_header(10, 8, **change)
+    pool = write_pool(tmp_path / "pool", make_batches(1, 2), header=header, images=IMAGES)
+    with pytest.raises(InvalidArgumentError, match="cannot be left out"):
+        encode_pool(pool, tmp_path / "drawn", DRAWN)
+    assert not (tmp_path / "drawn").exists()
+
+
+def test_a_writer_compares_every_batch_with_its_draw(tmp_path: Path) -> None:
+    good = drawn_batches()
+    changed = LabelBatch(**{**vars(good[1]), "flips": ~good[1].flips})
+    with pytest.raises(InvalidArgumentError, match="drawing them gives other views"):
+        write_drawn(tmp_path / "pool", [good[0], changed])
+    assert len(write_drawn(tmp_path / "pool", [])) == 1
+
+
+def test_a_drawn_pool_is_little_more_than_its_labels(tmp_path: Path) -> None:
+    header, images = make_header(100, 100, mix="none"), make_images(1000, classes=100)
+    batches = drawn_batches(header, images, epochs=20, rank=40)
+    options: dict[str, Any] = {"header": header, "images": images}
+    many = write_drawn(tmp_path / "int8", batches[:120], codec=codec_named("int8"), **options).manifest
+    assert pool_bytes(many) > 1e6
+    assert pool_bytes(many) <= 1.06 * (many.components["labels"] + many.files_of("images")[0].bytes)
+    pool = write_drawn(tmp_path / "pool", batches, **options)
+    settings = EncodeSettings(codec="klt", fidelity=0.8)
+    drawn = encode_pool(pool, tmp_path / "drawn", settings)
+    stored = encode_pool(pool, tmp_path / "stored", replace(settings, views="stored"))
+    assert drawn.manifest.views == "drawn"
+    assert drawn.manifest.content_digest == stored.manifest.content_digest
+    assert stored.manifest.header.lineage[-1].parameters["settings"]["views"] == "stored"
+    assert stored.after >= 1.5 * drawn.after

@@ -1,32 +1,39 @@
-"""The one rule for outputs that are there already, and one writer at a time."""
+"""Outputs that are there already, interrupted commands, and one writer at a time."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lpld_labels import PoolReader
-from lpld_labels.errors import InvalidArgumentError, PoolConflictError
-from lpld_labels.exec.job import Progress
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError, StagingMismatchError
 from lpld_labels.io.locks import locked_directory
+from lpld_labels.pool.unfinished import partial_directory
 from lpld_labels.transforms.copy import merge_pools
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.outputs import require_apart
+from lpld_labels.transforms.plan import apply_plan, plan_budget
 from lpld_labels.transforms.prune import prune_pool
-from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
-from tests.factories import make_batches, write_pool
+from lpld_labels.transforms.settings import EncodeSettings, PlanSettings, PruneSettings
+from tests.factories import interrupt_at, make_batches, make_header, tree, write_pool
+from tests.lpld_labels.transforms.test_encode import CLASSES, ROWS, labelled
+
+Make = Callable[..., Any]
+HALF, QUARTER = PruneSettings(ratio=2), PruneSettings(ratio=4)
 
 
 @pytest.fixture(autouse=True)
 def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every batch a shard, so that an interruption leaves some of them done."""
-    monkeypatch.setattr("lpld_labels.pool.plan.SHARD_BATCHES", 1)
+    """Cut shards of two batches, so that an interruption leaves some of them done."""
+    for module in ("pool.plan", "pool.sizes"):
+        monkeypatch.setattr(f"lpld_labels.{module}.SHARD_BATCHES", 2)
 
 
 @pytest.fixture
@@ -34,79 +41,45 @@ def pool(tmp_path: Path) -> PoolReader:
     return write_pool(tmp_path / "pool", make_batches(2, 4))
 
 
-@pytest.mark.parametrize("out", ["in", "in/below", "in/below/further", ".", "../{root}", "in/../in/x"])
+@pytest.mark.parametrize(
+    "out", ["in", "in/below", "in/below/further", ".", "../{root}", "in/../in/x", "link/x"]
+)
 def test_no_output_among_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
     (tmp_path / "in").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "in")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidArgumentError, match="choose a path beside it"):
         require_apart(out.format(root=tmp_path.name), "in")
-
-
-def test_neighbours_and_remote_inputs_are_no_matter(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    require_apart(tmp_path / "in2", tmp_path / "in", "s3://bucket/in2")
-    (tmp_path / "link").symlink_to(tmp_path / "in")
-    with pytest.raises(InvalidArgumentError, match="the output is inside an input"):
-        require_apart(tmp_path / "link" / "x", tmp_path / "in")
+    require_apart("in2", "in", "s3://bucket/in2")
 
 
 def test_a_pool_is_replaced_only_when_asked(tmp_path: Path, pool: PoolReader) -> None:
     out = tmp_path / "out"
-    halved, quartered = PruneSettings(ratio=2), PruneSettings(ratio=4)
-    first = prune_pool(pool, out, halved)
+    first = prune_pool(pool, out, HALF)
     with pytest.raises(PoolConflictError, match="--overwrite"):
-        prune_pool(pool, out, quartered)
-    assert PoolReader(out).manifest == first
-    second = prune_pool(pool, out, quartered, overwrite=True)
-    assert second.counts.batches == 2
-    assert second.content_digest == prune_pool(pool, tmp_path / "fresh", quartered).content_digest
-    assert sorted(p.name for p in out.rglob("*")) == sorted(p.name for p in (tmp_path / "fresh").rglob("*"))
-
-
-def test_the_same_job_is_not_done_again(tmp_path: Path, pool: PoolReader) -> None:
-    out = tmp_path / "out"
-    prune_pool(pool, out, PruneSettings(ratio=2))
-    before = (out / "pool.json").stat()
-    prune_pool(pool, out, PruneSettings(ratio=2), overwrite=True)
-    after = (out / "pool.json").stat()
-    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
-
-
-def test_unfinished_work_of_another_job_is_replaced_only_when_asked(tmp_path: Path, pool: PoolReader) -> None:
-    out = tmp_path / "out"
-
-    def stop(done: int, total: int) -> None:
-        del total
-        if done == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        encode_pool(pool, out, EncodeSettings(codec="int8"), progress=stop)
-    with pytest.raises(PoolConflictError):
-        encode_pool(pool, out, EncodeSettings(codec="int4"))
-    encode_pool(pool, out, EncodeSettings(codec="int4"), overwrite=True)
-    assert PoolReader(out).codec.name == "int4"
-
-
-def test_what_cannot_be_made_costs_nothing(tmp_path: Path, pool: PoolReader) -> None:
-    out = tmp_path / "out"
-    kept = prune_pool(pool, out, PruneSettings(ratio=2))
+        prune_pool(pool, out, QUARTER)
     with pytest.raises(InvalidArgumentError):
         encode_pool(pool, out, EncodeSettings(codec="topk:11"), overwrite=True)
-    assert PoolReader(out).manifest == kept
+    assert PoolReader(out).manifest == first
+    second = prune_pool(pool, out, QUARTER, overwrite=True)
+    assert second.counts.batches == 2
+    prune_pool(pool, tmp_path / "fresh", QUARTER)
+    assert tree(out) == tree(tmp_path / "fresh")
 
 
-def test_nothing_but_pools_is_ever_deleted(tmp_path: Path, pool: PoolReader) -> None:
+def test_files_of_others_beside_a_pool_are_never_deleted(tmp_path: Path, pool: PoolReader) -> None:
     out = tmp_path / "out"
-    prune_pool(pool, out, PruneSettings(ratio=2))
-    (out / "notes.txt").write_text("mine")
-    assert (out / "pool.json").exists()
-    parts = [write_pool(tmp_path / f"part{n}", make_batches(2, 2)[n::2]) for n in range(2)]
+    prune_pool(pool, out, HALF)
+    file = out / "notes.txt"
+    file.write_text("mine")
     with pytest.raises(PoolConflictError, match=r"notes\.txt"):
-        merge_pools(parts, out, overwrite=True)
+        merge_pools([pool], out, overwrite=True)
+    with pytest.raises(PoolConflictError, match="already here"):
+        prune_pool(pool, file, HALF)
+    assert file.read_text() == "mine"
 
 
-def test_a_second_writer_is_told_who_is_at_work(tmp_path: Path, pool: PoolReader) -> None:
+def test_a_second_writer_is_refused_while_another_writes(tmp_path: Path, pool: PoolReader) -> None:
     program = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -121,13 +94,13 @@ def test_a_second_writer_is_told_who_is_at_work(tmp_path: Path, pool: PoolReader
         assert first.stdout is not None
         assert first.stdout.readline() == "writing\n"
         with pytest.raises(PoolConflictError, match="another process is writing here; wait until it is done"):
-            prune_pool(pool, out, PruneSettings(ratio=2))
+            prune_pool(pool, out, HALF)
         first.communicate("")
     assert not out.exists()
-    assert prune_pool(pool, out, PruneSettings(ratio=2)).counts.batches == 4
+    assert prune_pool(pool, out, HALF).counts.batches == 4
 
 
-def test_parts_of_one_job_share(tmp_path: Path) -> None:
+def test_shared_locks_refuse_an_exclusive_one(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
     with locked_directory(out, shared=True), locked_directory(out, shared=True):
         with pytest.raises(PoolConflictError), locked_directory(out):
@@ -139,36 +112,102 @@ def test_parts_of_one_job_share(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize("command", ["prune", "encode", "merge", "views"])
-def test_labels_of_another_pool_are_never_mixed_in(tmp_path: Path, pool: PoolReader, command: str) -> None:
-    """Pools of the same header and images tell apart by their labels alone."""
-    batches = [replace(batch, labels=batch.labels + np.float16(1)) for batch in make_batches(2, 4)]
-    other = write_pool(tmp_path / "other", batches)
-    rest = write_pool(tmp_path / "rest", make_batches(3, 4)[8:])
-    assert other.header == pool.header
-    commands: dict[str, Callable[[PoolReader, Progress | None], object]] = {
-        "prune": lambda source, progress: prune_pool(
-            source, tmp_path / "out", PruneSettings(ratio=2), progress=progress
-        ),
-        "encode": lambda source, progress: encode_pool(
-            source, tmp_path / "out", EncodeSettings(codec="f16:plain"), progress=progress
-        ),
-        "merge": lambda source, progress: merge_pools([source, rest], tmp_path / "out", progress=progress),
-        "views": lambda source, progress: encode_pool(
-            source, tmp_path / "out", EncodeSettings(views="stored"), progress=progress
-        ),
-    }
+# The same promises of every command
 
-    def stop(done: int, total: int) -> None:
-        if done >= total // 2:
-            raise KeyboardInterrupt
 
+def prune(pool: PoolReader, out: Path, **how: Any) -> None:
+    # Scoring reports its progress too.
+    prune_pool(pool, out, PruneSettings(ratio=2, by="confidence", prefer="hard"), **how)
+
+
+def halve(pool: PoolReader, out: Path, **how: Any) -> None:
+    prune_pool(pool, out, HALF, **how)
+
+
+def encode(pool: PoolReader, out: Path, **how: Any) -> None:
+    encode_pool(pool, out, EncodeSettings(codec="klt", fidelity=0.95), **how)
+
+
+def convert(pool: PoolReader, out: Path, **how: Any) -> None:
+    encode_pool(pool, out, EncodeSettings(views="stored"), **how)
+
+
+def plan(pool: PoolReader, out: Path, **how: Any) -> None:
+    apply_plan(pool, out, plan_budget(pool, PlanSettings(budget=75_000, codecs=("klt",))), **how)
+
+
+def merge(pool: PoolReader, out: Path, **how: Any) -> None:
+    merge_pools([pool], out, **how)
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolReader]:
+    """A pool whose labels look like a network's."""
+    path = tmp_path_factory.mktemp("pools") / "pool"
+    with write_pool(path, labelled(12), header=make_header(CLASSES, ROWS)) as reader:
+        yield reader
+
+
+@pytest.mark.parametrize("make", [encode, convert, plan, merge])
+def test_the_same_command_resumes_to_the_same_bytes(tmp_path: Path, labels: PoolReader, make: Make) -> None:
+    make(labels, tmp_path / "whole")
+    out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        commands[command](pool, stop)
-    with pytest.raises(PoolConflictError, match="unfinished work for something else"):
-        commands[command](other, None)
-    # Its own command goes on.
-    commands[command](pool, None)
-    with PoolReader(tmp_path / "out") as found:
-        for key in set(found.keys) & set(pool.keys):
-            assert np.array_equal(found.read_labels(key), pool.read_labels(key))
+        make(labels, out, progress=interrupt_at(-1))
+    assert not out.exists()
+    done: list[int] = []
+    make(labels, out, progress=lambda count, total: done.append(count))
+    assert min(done) >= 2, "finished shards are not written again"
+    assert tree(out) == tree(tmp_path / "whole")
+    assert not partial_directory(out).exists()
+
+
+@pytest.mark.parametrize("make", [halve, encode, convert, plan, merge])
+def test_labels_of_another_pool_are_not_mixed_in(tmp_path: Path, labels: PoolReader, make: Make) -> None:
+    """Pools of the same header and images differ in their labels alone."""
+    changed = [replace(batch, labels=batch.labels + np.float16(1)) for batch in labels]
+    out = tmp_path / "out"
+    with write_pool(tmp_path / "other", changed, header=labels.header) as other:
+        with pytest.raises(KeyboardInterrupt):
+            make(other, out, progress=interrupt_at(-1))
+        with pytest.raises(StagingMismatchError):
+            make(labels, out)
+        make(other, out)
+    make(labels, tmp_path / "whole")
+    make(labels, out, overwrite=True)
+    assert tree(out) == tree(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("make", [prune, encode, plan])
+def test_a_replaced_pool_stays_until_its_successor_is_whole(
+    tmp_path: Path, labels: PoolReader, make: Make
+) -> None:
+    out = tmp_path / "out"
+    prune_pool(labels, out, QUARTER)
+    old = tree(out)
+    with pytest.raises(KeyboardInterrupt):
+        make(labels, out, progress=interrupt_at(-1), overwrite=True)
+    assert tree(out) == old
+    make(labels, out, overwrite=True)
+    make(labels, tmp_path / "whole")
+    assert tree(out) == tree(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("make", [prune, encode, plan])
+def test_a_finished_pool_is_left_alone(
+    tmp_path: Path, labels: PoolReader, make: Make, overwrite: bool
+) -> None:
+    make(labels, tmp_path / "out")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    make(labels, tmp_path / "out", overwrite=overwrite)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+
+
+def test_a_refused_command_leaves_nothing(tmp_path: Path, labels: PoolReader) -> None:
+    with pytest.raises(InvalidArgumentError):
+        prune_pool(labels, tmp_path / "out", PruneSettings(budget=100, by="diff", prefer="hard"))
+    with pytest.raises(InvalidArgumentError):
+        encode_pool(labels, tmp_path / "out", EncodeSettings(codec="klt", fidelity=0.9999999))
+    plan_budget(labels, PlanSettings(budget=30_000, codecs=("klt",)))
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from lpld_labels.transforms.lineage import settings_json
 from lpld_labels.transforms.plan import BudgetPlan, apply_plan, image_bytes
 from lpld_labels.transforms.plan import plan_budget as plan_with
 from lpld_labels.transforms.prune import prune_pool
-from lpld_labels.transforms.settings import EncodeSettings, PlanSettings, PruneSettings
+from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY, EncodeSettings, PlanSettings, PruneSettings
 from tests.factories import make_batch, make_header, make_images, write_pool
 from tests.label_factory import make_logits
 
@@ -64,21 +66,15 @@ def test_every_row_fits_and_one_is_recommended(pool: PoolReader) -> None:
     assert chosen.views_per_image == max(row.views_per_image for row in rivals)
 
 
-def test_the_recommended_row_can_be_had(tmp_path: Path, pool: PoolReader) -> None:
-    budget = 60_000
-    plan = plan_budget(pool, budget, codecs=("int8", "klt"))
-    applied = apply_plan(pool, tmp_path / "out", plan)
-    total = sum(file.stat().st_size for file in (tmp_path / "out").rglob("*") if file.is_file())
-    assert 0.7 * min(budget, plan.recommended.bytes) < total <= budget
-    assert total == pool_bytes(applied)
-    assert check_pool(tmp_path / "out").whole
-    assert applied.header.lineage[-1].parameters["fidelity"] == plan.recommended.fidelity.as_json()
-
-
-def test_applying_is_pruning_then_encoding(tmp_path: Path, pool: PoolReader) -> None:
-    plan = plan_budget(pool, 150_000, codecs=("int8",))
+def test_applying_is_pruning_then_encoding_within_the_budget(tmp_path: Path, pool: PoolReader) -> None:
+    budget = 150_000
+    plan = plan_budget(pool, budget, codecs=("int8",))
     assert plan.recommended.ratio > 1
     applied = apply_plan(pool, tmp_path / "at once", plan)
+    total = sum(file.stat().st_size for file in (tmp_path / "at once").rglob("*") if file.is_file())
+    assert 0.7 * min(budget, plan.recommended.bytes) < total <= budget
+    assert total == pool_bytes(applied)
+    assert check_pool(tmp_path / "at once").whole
     prune_pool(pool, tmp_path / "pruned", PruneSettings(ratio=plan.recommended.ratio))
     with PoolReader(tmp_path / "pruned") as pruned:
         two = encode_pool(pruned, tmp_path / "two steps", EncodeSettings(codec="int8"))
@@ -86,10 +82,14 @@ def test_applying_is_pruning_then_encoding(tmp_path: Path, pool: PoolReader) -> 
     (step,) = applied.header.lineage
     assert (step.operation, step.parent_digest) == ("plan", pool.manifest.content_digest)
     assert step.parameters["settings"] == settings_json(plan.settings)
+    assert step.parameters["fidelity"] == plan.recommended.fidelity.as_json()
     assert apply_plan(pool, tmp_path / "at once", plan) == applied
 
 
-@pytest.mark.parametrize("seed", range(12))
+THOROUGH = [pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 12)]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, *THOROUGH])
 def test_plans_of_random_small_pools_fit_their_budget(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
     classes, batches = int(rng.integers(2, 60)), int(rng.integers(2, 12))
@@ -141,17 +141,21 @@ def test_when_nothing_keeps_enough_the_best_is_taken(pool: PoolReader) -> None:
     assert "nothing that fits keeps" in plan.recommended.reason
 
 
-def test_bad_budgets_and_settings(pool: PoolReader) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"too small for even one batch.*at least \d+ bytes"):
-        plan_budget(pool, 5000, codecs=("int8", "klt"))
-    for minimum in (0.0, 1.0, 7.0):
-        with pytest.raises(InvalidArgumentError, match="min fidelity is wrong"):
-            plan_budget(pool, 100_000, min_fidelity=minimum)
-    with pytest.raises(InvalidArgumentError, match="unknown codec"):
-        plan_budget(pool, 100_000, codecs=("zip",))
+@pytest.mark.parametrize(
+    ("budget", "settings", "words"),
+    [
+        (5000, {"codecs": ("int8", "klt")}, r"too small for even one batch.*at least \d+ bytes"),
+        (100_000, {"min_fidelity": 0.0}, "min fidelity is wrong"),
+        (100_000, {"min_fidelity": 1.0}, "min fidelity is wrong"),
+        (100_000, {"codecs": ("zip",)}, "unknown codec"),
+    ],
+)
+def test_bad_budgets_and_settings(pool: PoolReader, budget: int, settings: Any, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        plan_budget(pool, budget, **settings)
 
 
-def test_lossy_pools_need_force(tmp_path: Path, pool: PoolReader) -> None:
+def test_lossy_pools_are_planned_only_when_asked(tmp_path: Path, pool: PoolReader) -> None:
     encode_pool(pool, tmp_path / "int4", EncodeSettings(codec="int4"))
     with PoolReader(tmp_path / "int4") as lossy:
         with pytest.raises(InvalidArgumentError, match="already lost"):
@@ -168,3 +172,60 @@ def test_images_are_weighed(tmp_path: Path) -> None:
     (tmp_path / images.paths[1]).unlink()
     with pytest.raises(ImageMismatchError, match="image00001"):
         image_bytes(tmp_path, images)
+
+
+# The recommendation, the measurements it rests on, and what the documents say of them
+
+
+@pytest.fixture(scope="module")
+def results(project: Path) -> dict[str, Any]:
+    found = json.loads((project / "benchmarks/results/accuracy_tiny100.json").read_text())["results"]
+    return dict(found)
+
+
+def test_the_default_fidelity_made_the_best_students(results: dict[str, Any]) -> None:
+    found = {f"f16 at {ratio:g}x": DEFAULT_MIN_FIDELITY for ratio in (40, 160)}
+    assert found == results["decisions"]["klt_fidelity"]
+    for ratio in (40, 160):
+        students = {
+            cell["fidelity"]: cell["top1"]
+            for cell in results["cells"]
+            if (cell["codec"], cell["ratio"], cell["seed"]) == ("klt", ratio, 0)
+            and not (cell["temperature_schedule"] or cell["student_temperature"])
+        }
+        assert len(students) == 5
+        assert max(students, key=lambda one: students[one]) == DEFAULT_MIN_FIDELITY
+
+
+def test_the_documents_show_the_measured_students(project: Path, results: dict[str, Any]) -> None:
+    plain = [
+        cell
+        for cell in results["cells"]
+        if (cell["method"], cell["seed"], cell["pool"], cell["by"]) == ("lpld", 0, "batches", "random")
+        and cell["iterations"] == results["decisions"]["iterations"]
+        and not (cell["policy"] or cell["temperature_schedule"] or cell["student_temperature"])
+    ]
+    measured = {
+        (f"{cell['codec']} {cell['fidelity'] or ''}".strip(), cell["rows"], round(100 * cell["top1"], 1))
+        for cell in plain
+        if cell["ratio"] == 40 or (cell["ratio"], cell["codec"]) == (1, "f16")
+    }
+    row = r"^\| `([\w:]+)`(?: ([\d.]+))?(?:, all.*)? \| ([\d,]+) \| ([\d.]+) \|$"
+    shown = re.findall(row, (project / "docs/howto/choose.md").read_text(), re.MULTILINE)
+    assert len(shown) == 10
+    assert measured == {
+        (f"{codec} {float(fidelity) if fidelity else ''}".strip(), int(views.replace(",", "")), float(top1))
+        for codec, fidelity, views, top1 in shown
+    }
+
+
+def test_the_documents_show_the_gain_of_a_falling_temperature(project: Path, results: dict[str, Any]) -> None:
+    details = {claim["claim"]: claim["detail"].split(" (")[0] for claim in results["claims"]}
+    helps = details["temperature schedule step helps klt 0.95 in the bytes of f16 at 40x"]
+    warmed, plain = helps.replace("%", "").split(" against ")
+    start = "klt 0.95 with temperature schedule step in"
+    (within,) = [text for claim, text in details.items() if claim.startswith(start)]
+    everything = within.replace("%", "").split(" against ")[1]
+    text = " ".join((project / "docs/howto/choose.md").read_text().split())
+    assert f"from {plain} to {warmed} % on those seeds" in text
+    assert f"at a constant one, {everything} %" in text

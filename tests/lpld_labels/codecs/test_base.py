@@ -1,4 +1,4 @@
-"""A codec that nobody has heard of: registered in one place, it works in every command."""
+"""A codec registered in one place works in every command."""
 
 from __future__ import annotations
 
