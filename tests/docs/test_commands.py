@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from lpld_core.networks.models import network_source
 from tests.docs.documents import NAMES, PROJECT, blocks, commands
-from tests.docs.test_tutorial import write_photos
+from tests.docs.photos import write_photos
 from tests.factories import make_batches, write_pool
 from tests.lpld_labels.interop.label_folders import write_epochs
 from tests.lpld_labels.interop.label_folders import write_images as write_labelled
@@ -43,7 +43,6 @@ SEQUENCES = (
 LISTS = ("docs/howto/import.md",)
 """Blocks whose commands each have a folder to themselves."""
 ELSEWHERE = {
-    "docs/tutorial.md": "tests/docs/test_tutorial.py",
     "docs/publish.md": "tests/docs/test_publish.py",
     "docs/howto/install.md": "tests/package/test_wheel.py",
     "docs/howto/remote.md": "tests/lpld_labels/io",  # against servers of S3 and HTTP

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from lpld_core.networks.models import network_source
 from lpld_labels.pool.pool_files import manifest_of
 from tests.docs.documents import PROJECT, blocks, commands
-from tests.docs.test_tutorial import write_photos
+from tests.docs.photos import write_photos
 from tests.servers.files import FileServer
 from tests.servers.s3 import S3Server
 
