@@ -76,14 +76,6 @@ def _accuracy(results: Results) -> tuple[str, str]:
     return says, command(name)
 
 
-def _demo(results: Results) -> str:
-    found = {one["claim"]: one["points"] for one in results["demo"]["findings"]}
-    return (
-        f"`make demo`: soft labels {found['soft labels over true classes']:+.1f} points over true classes, "
-        f"`klt` {found['klt over f16 in the bytes of 40x']:+.1f} over f16 in the same bytes"
-    )
-
-
 def _reading(results: Results) -> str:
     read = results["read_write"]["layouts"]["f16"]
     seconds = read["random_read"]["median_s"]

@@ -24,8 +24,6 @@ def remote(results: Results) -> Iterable[str]:
         return
     found = results["remote"]
     plain, klt = found["f16:plain"], found["klt"]
-    yield "## Pools in object storage"
-    yield ""
     yield (
         "Label batches per second from a server that speaks S3's protocol, on the same two cores, "
         f"{1e3 * found['latency_seconds']:.0f} ms added to every request. A pool of "

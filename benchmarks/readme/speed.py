@@ -9,8 +9,6 @@ from benchmarks.readme.parts import Results, table
 
 def speed(results: Results) -> Iterable[str]:
     """Speed of every part, as a ratio to a baseline of the same run."""
-    yield "## Speed"
-    yield ""
     yield "Medians on two cores without a GPU, each against a baseline in the same run."
     yield ""
     loader = results["loader_throughput"]
@@ -91,8 +89,6 @@ def scaling(results: Results) -> Iterable[str]:
     """Cost against pool size."""
     rows = results["scaling"]["rows"]
     sizes = sorted({row["batches"] for row in rows})
-    yield "## Growth"
-    yield ""
     body = []
     for operation, per in (("write", "row"), ("prune", "row"), ("encode", "row"), ("open", ""), ("read", "")):
         mine = {row["batches"]: row for row in rows if row["operation"] == operation}
