@@ -74,7 +74,7 @@ def storage(results: Results) -> Iterable[str]:
     kept = found["information_kept_at_t20"]["ImageNet-1K"]["klt"]
     yield (
         "Real label batches were written in the original layout and in ours, measured on disk and scaled by "
-        f"the exact number of batches. `klt` here keeps {kept:.1%} of the labels' information at the training "
+        f"the exact number of batches. `klt` here keeps {kept:.1%} of the information at the training "
         "temperature of 20. ImageNet-1K, GiB:"
     )
     yield ""
