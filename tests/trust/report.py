@@ -31,14 +31,14 @@ _CAMPAIGNS = {
     "reading without end (batches)": "soak",
     "fuzzing (inputs)": "fuzz",
 }
-"""What befalls pools, and how the names of its figures begin."""
+"""Rows of the overview, and how the names of their figures begin."""
 
 
 def overview_table(figures: dict[str, list[dict[str, Any]]]) -> str:
-    """Return all campaigns, and beside them what other stores do where the same can befall them."""
+    """Return all campaigns; beside damage, the results of other stores."""
     peers = [row for row in _peers() if "lpld-labels" not in row["store"]]
     names = " | ".join(row["store"] for row in peers)
-    lines = [f"| what befalls | cases | findings | {names} |", "|---" * (len(peers) + 3) + "|"]
+    lines = [f"| campaign | cases | findings | {names} |", "|---" * (len(peers) + 3) + "|"]
     for what, beginning in _CAMPAIGNS.items():
         parts = [part for name, of in figures.items() if name.startswith(beginning) for part in of]
         elsewhere = [_wrong(row) if beginning == "damage" else "" for row in peers]
@@ -53,9 +53,9 @@ def _wrong(row: dict[str, Any]) -> str:
 
 
 def watched_table(figures: dict[str, list[dict[str, Any]]]) -> str:
-    """Return the campaigns whose cases are watched one by one."""
+    """Return the campaigns whose cases are watched individually."""
     lines = [
-        "| campaign | cases | refused | well | findings | most memory | slowest |",
+        "| campaign | cases | refused | correct | findings | most memory | slowest |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, command in _COMMANDS.items():
