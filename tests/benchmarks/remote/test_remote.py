@@ -46,4 +46,4 @@ def _check_documents(results: dict[str, object], tmp_path: Path, monkeypatch: py
     assert any("from S3 at 50 ms" in line for line in figures(found))
     text = "\n".join(remote(found))
     assert "empty cache" in text
-    assert "`inspect` asks once" in text
+    assert "(requests: 1)" in text
