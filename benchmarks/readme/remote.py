@@ -49,8 +49,8 @@ def remote(results: Results) -> Iterable[str]:
     inspect, verify, copy = found["inspect"], found["verify"], found["copy_ratio_40"]
     yield (
         f"`inspect` fetches {inspect['bytes'] / 1e3:.0f} kB (requests: {inspect['requests']}); `verify` "
-        f"fetches {verify['bytes'] / plain['pool_bytes']:.2f} times the pool's bytes; `prune --ratio 40` over HTTP "
-        f"{copy['of_result']:.2f} times those of its result. {results.source('remote')}"
+        f"fetches {verify['bytes'] / plain['pool_bytes']:.2f} times the pool's bytes, `prune --ratio 40` "
+        f"over HTTP {copy['of_result']:.2f} times those of its result. {results.source('remote')}"
     )
 
 
