@@ -29,8 +29,8 @@ LEAD = """# Results
 
 `python -m benchmarks.readme` writes this page from the JSON files of
 [the benchmarks](../benchmarks/README.md), which record versions, commit and hardware; a test compares the
-two. Everything was measured on two CPU cores. Labels of ImageNet-1K are real. Labels of ImageNet-21K-P are
-simulated: real ones seen through a random head of 10,450 classes.
+two. Everything was measured on two CPU cores. Labels of ImageNet-1K are real.
+Labels of ImageNet-21K-P are simulated: real ones seen through a random head of 10,450 classes.
 
 ## Verdicts
 
