@@ -55,7 +55,7 @@ def _storage(results: Results) -> Iterator[Row]:
         yield (
             f"in the original layout, labels take the bytes of the paper's table; {name}{simulated}",
             f"off by {worst:.1%} at most",
-            f"{min(sizes):.3g} to {max(sizes):.3g} GiB",
+            f"{min(sizes):.3g} to {max(sizes):.3g} {here[0]['unit'][0]}iB",
             _word(worst <= CLOSE),
         )
 
