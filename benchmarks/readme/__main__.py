@@ -36,8 +36,8 @@ Labels of ImageNet-21K-P are simulated: real ones seen through a random head of 
 
 *Paper* has the paper's figure, or "yes" if it makes the claim without one here; other claims are ours.
 Students are compared by top-1 accuracy on Tiny-ImageNet. A difference counts if it is larger than two
-standard errors (given in points), otherwise the claim is undecided. ILP is the paper's improved label pool:
-label batches are drawn from all epochs.
+standard errors (after +/-, in points); otherwise the claim is undecided. ILP is the paper's improved
+label pool: label batches are drawn from all epochs.
 """
 _LAYOUTS = {"original": "the original's files", "f16": "`f16`", "klt": "`klt`"}
 
