@@ -1,4 +1,4 @@
-"""The results' appendix on accuracy at 20 classes: the main table, verdicts on claims, all other tables."""
+"""The results' section on accuracy at 20 classes: the main table, and all others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.accuracy.plan import GROUPS
-from benchmarks.accuracy.report import variant_name
-from benchmarks.readme.parts import Results, table
+from benchmarks.readme.parts import Results, by_ratio, percent, table
 
 TITLES = {
     "metrics": "Pruning by metrics",
@@ -22,11 +21,15 @@ TITLES = {
 
 
 def accuracy(results: Results) -> Iterable[str]:
-    """Yield the main table with three seeds, the claims, and all other tables folded away."""
+    """Yield the main table with three seeds, and all other tables."""
     main, rest = results["accuracy_main"], results["accuracy"]
-    yield "## Appendix: accuracy under pruning, 20 classes"
-    yield ""
-    yield _setting(main)
+    scale = main["scale"]
+    yield (
+        f"20 classes of Tiny-ImageNet at {scale['size']} px, {scale['ipc']} images per class, "
+        f"{scale['epochs']} epochs of labels, a teacher of {100 * main['teacher']['top1']:.1f} %; top-1 of "
+        f"{main['students']} students in %. The standard deviation of one student is "
+        f"{100 * main['noise_of_one_student']:.1f} points; a row without a spread is one student."
+    )
     yield ""
     yield from _main_table(main)
     yield ""
@@ -34,38 +37,13 @@ def accuracy(results: Results) -> Iterable[str]:
     yield ""
     yield "![Accuracy against label bytes](../benchmarks/results/accuracy.png)"
     yield ""
-    yield "The paper's claims and ours at this scale (difference in points, positive speaks for the claim):"
-    yield ""
-    yield from claim_lines(main["claims"])
-    yield ""
     yield (
-        f"The other tables are of {rest['scale']['epochs']} epochs, and of one student a row where no spread "
-        f"is given: {rest['students']} students, {rest['training_seconds']['sum'] / 60:.0f} minutes of "
-        "training in all. What they say of further claims:"
+        f"The other tables are of {rest['scale']['epochs']} epochs and {rest['students']} students: "
+        f"{results.source('accuracy')}"
     )
-    yield ""
-    answered = {claim["claim"] for claim in main["claims"]}
-    yield from claim_lines([claim for claim in rest["claims"] if claim["claim"] not in answered])
-    yield ""
-    yield "<details markdown><summary>All other tables, top-1 in %</summary>"
     for group in GROUPS:
-        yield ""
-        yield from _group(rest, group)
-    yield ""
-    yield "</details>"
-    yield ""
-    yield f"{results.source('accuracy')}"
-
-
-def _setting(found: dict[str, Any]) -> str:
-    scale = found["scale"]
-    return (
-        f"20 classes of Tiny-ImageNet at {scale['size']} px, {scale['ipc']} images per class, "
-        f"{scale['epochs']} epochs of labels, a teacher of {100 * found['teacher']['top1']:.1f} %; top-1 of "
-        f"{found['students']} students, {found['training_seconds']['sum'] / 60:.0f} minutes of training in "
-        "all on one thread each. One student's standard deviation is "
-        f"{100 * found['noise_of_one_student']:.1f} points; a row without a spread is one student."
-    )
+        title = TITLES.get(group, f"The main table after {rest['scale']['epochs']} epochs")
+        yield from by_ratio(title, [row for row in rest["rows"] if group in row["groups"]])
 
 
 def _main_table(found: dict[str, Any]) -> Iterable[str]:
@@ -74,37 +52,8 @@ def _main_table(found: dict[str, Any]) -> Iterable[str]:
     for method in ("lpld", "sre2l"):
         for pool, name in (("batches", "drawn from all (ILP)"), ("epochs", "whole epochs")):
             values = [cells[method, "f16", pool, ratio] for ratio in (1, 10, 20, 40)]
-            body.append([method, f"{name}, f16", *map(entry, values)])
+            body.append([method, f"{name}, f16", *map(percent, values)])
     for codec in ("klt", "topk:5"):
         values = [cells["lpld", codec, "batches", ratio] for ratio in (10, 20, 40)]
-        body.append(["lpld", f"ILP, {codec}: more labels in the same bytes", "", *map(entry, values)])
+        body.append(["lpld", f"ILP, {codec}: more labels in the same bytes", "", *map(percent, values)])
     yield from table(("images", "label batches", "1x", "10x", "20x", "40x"), body)
-
-
-def claim_lines(claims: Iterable[dict[str, Any]]) -> Iterable[str]:
-    """Yield a line per claim with its verdict."""
-    for claim in claims:
-        yield (
-            f"- {claim['claim']}: **{claim['verdict']}**, {100 * claim['difference']:+.1f} "
-            f"(two standard errors: {100 * claim['two_errors']:.1f}); {claim['detail']}"
-        )
-
-
-def _group(found: dict[str, Any], group: str) -> Iterable[str]:
-    """Yield one table: a line per variant, a column per ratio."""
-    rows = [row for row in found["rows"] if group in row["groups"]]
-    ratios = sorted({row["ratio"] for row in rows})
-    variants: dict[str, dict[float, str]] = {}
-    for row in rows:
-        variants.setdefault(variant_name(row), {})[row["ratio"]] = entry(row)
-    title = TITLES.get(group, f"The main table after {found['scale']['epochs']} epochs")
-    body = [
-        [name, *(entries.get(ratio, "") for ratio in ratios)] for name, entries in sorted(variants.items())
-    ]
-    yield from table((title, *(f"{ratio:g}x" for ratio in ratios)), body)
-
-
-def entry(row: dict[str, Any]) -> str:
-    """Return mean and spread of a row in percent."""
-    spread = "" if row["std"] is None else f" +/- {100 * row['std']:.1f}"
-    return f"{100 * row['mean']:.1f}{spread}"

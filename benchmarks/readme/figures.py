@@ -22,7 +22,7 @@ def figures(results: Results) -> Iterable[str]:
     ]
     if "remote" in results:
         body.append((_remote(results), command("remote")))
-    yield from table(("measured", "by"), [[says, f"`{short(words)}`"] for says, words in body])
+    yield from table(("result", "measured by"), [[says, f"`{short(words)}`"] for says, words in body])
 
 
 def short(words: str) -> str:
@@ -46,8 +46,8 @@ def _storage(results: Results) -> str:
     }
     original, klt, pruned = rows[1, "original"], rows[1, "klt"], rows[40, "klt"]
     return (
-        f"ImageNet-1K's labels at 200 images per class: {original:.0f} GiB as published, {klt:.3g} as `klt`, "
-        f"{pruned:.2g} pruned 40x as well"
+        f"ImageNet-1K's labels at 200 images per class take {original:.0f} GiB as published, {klt:.3g} as "
+        f"`klt`, and {pruned:.2g} as `klt` pruned 40x"
     )
 
 
@@ -69,19 +69,11 @@ def _accuracy(results: Results) -> tuple[str, str]:
             claim, where, name, classes = other, "40x", "accuracy_tiny100", 100
     (found,) = (found for found in results[name]["claims"] if found["claim"] == claim)
     says = (
-        f"in the bytes of labels pruned {where}, students of `klt` are "
-        f"{100 * found['difference']:.1f} points better (two errors: {100 * found['two_errors']:.1f}; "
+        f"in the bytes of `f16` labels pruned {where}, students of `klt` are {100 * found['difference']:.1f} "
+        f"points better than those of `f16` (two standard errors: {100 * found['two_errors']:.1f}; "
         f"{classes} classes of Tiny-ImageNet)"
     )
     return says, command(name)
-
-
-def _demo(results: Results) -> str:
-    found = {one["claim"]: one["points"] for one in results["demo"]["findings"]}
-    return (
-        f"`make demo`: soft labels {found['soft labels over true classes']:+.1f} points over true classes, "
-        f"`klt` {found['klt over f16 in the bytes of 40x']:+.1f} over f16 in the same bytes"
-    )
 
 
 def _reading(results: Results) -> str:
@@ -95,7 +87,7 @@ def _reading(results: Results) -> str:
 
 def _replay(results: Results) -> str:
     row = results["loader_throughput"]["end_to_end"]["224 px, 2 workers"]
-    return f"views are replayed {row['speedup']:.1f} times as fast as from a pickle per batch with PIL"
+    return f"views are rendered {row['speedup']:.1f} times as fast as from a pickle per batch with PIL"
 
 
 def _pruning(results: Results) -> str:
@@ -111,7 +103,7 @@ def _remote(results: Results) -> str:
     found = results["remote"]
     plain, klt = found["f16:plain"], found["klt"]
     return (
-        f"from S3 at {1e3 * found['latency_seconds']:.0f} ms, with an empty cache and in random order, "
-        f"f16 labels come at {plain['cold_of_bare']:.0%} of the rate of bare range requests, `klt` at "
-        f"{klt['cold_of_local']:.0%} of that of the local disk"
+        f"from S3 at {1e3 * found['latency_seconds']:.0f} ms latency, with empty cache, in random order, "
+        f"`f16` labels are read at {plain['cold_of_bare']:.0%} of the rate of bare range requests, `klt` at "
+        f"{klt['cold_of_local']:.0%} of the rate from the local disk"
     )

@@ -14,21 +14,18 @@ COSTS = (0.02, 0.05, 0.10, 0.25)
 
 
 def law(results: Results) -> Iterable[str]:
-    """Yield the law in words, the ratio at which a pool begins to lose, and the picture."""
+    """Yield the law, the ratio at which a pool begins to lose, and the picture."""
     found = results[NAME]
     sources = sorted({f"{row['data']} ({_whose(row)})" for row in found["rows"]})
     outside = sorted({row["data"] for row in found["outside"]})
     factor = math.exp(2 * found["log_error_on_unseen_data"])
-    yield "## What a pruning costs"
-    yield ""
     yield (
-        "A student loses what it can no longer see: distinct views of a class. A class with V of them that "
+        "A student loses the views that it no longer sees. A class with V distinct views that "
         f"keeps one in R loses the share 1 - exp(-{found['scale']:.2f} V^-{found['views_exponent']:.2f} "
         f"(R - 1)^{found['ratio_exponent']:.2f}) of its accuracy. {len(found['rows'])} prunings are "
         f"described by this: {', '.join(sources)}. On data left out of the fit, a loss lies within a factor "
-        f"of {factor:.1f} of what is expected (two standard errors). It holds from {found['fewest_classes']} "
-        f"classes on; {_listed(outside)} outside it. So a pool of few views begins to lose early, and a pool "
-        "of many views late:"
+        f"of {factor:.1f} of the expected one (two standard errors). It holds from {found['fewest_classes']} "
+        f"classes on; {_listed(outside)} outside it. So small pools lose accuracy early, large pools late:"
     )
     yield ""
     body = [[f"{views:,}", *(_ratio(found, views, cost) for cost in COSTS)] for views in VIEWS]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accuracy.report import variant_name
 from benchmarks.common.harness import PROJECT, RESULTS
 
 MAP = PROJECT / "benchmarks" / "README.md"
@@ -63,3 +64,25 @@ def table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> Iterable[str]:
     yield "|" + "---|" * len(heads)
     for row in body:
         yield f"| {' | '.join(row)} |"
+
+
+def percent(row: dict[str, Any], *, mean: str = "mean", std: str = "std") -> str:
+    """Return mean and spread of a row in percent."""
+    spread = "" if row[std] is None else f" +/- {100 * row[std]:.1f}"
+    return f"{100 * row[mean]:.1f}{spread}"
+
+
+def by_ratio(title: str, rows: Sequence[dict[str, Any]], *, iterations: bool = False) -> Iterable[str]:
+    """Yield a table of students: a line per variant, a column per ratio."""
+    ratios = sorted({row["ratio"] for row in rows})
+    variants: dict[str, dict[float, str]] = {}
+    for row in rows:
+        variants.setdefault(variant_name(row, iterations=iterations), {})[row["ratio"]] = percent(row)
+    body = [[name, *(cells.get(ratio, "") for ratio in ratios)] for name, cells in sorted(variants.items())]
+    yield ""
+    yield from table((title, *(f"{ratio:g}x" for ratio in ratios)), body)
+
+
+def details(title: str, lines: Iterable[str]) -> str:
+    """Return a section that is folded away."""
+    return "\n".join([f"<details markdown><summary>{title}</summary>", "", *lines, "", "</details>"])

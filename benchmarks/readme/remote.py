@@ -19,17 +19,15 @@ _WAYS = (
 
 
 def remote(results: Results) -> Iterable[str]:
-    """Rates over S3, and what commands ask for; nothing while there are no results."""
+    """Rates over S3, and bytes that commands fetch; nothing while there are no results."""
     if "remote" not in results:
         return
     found = results["remote"]
     plain, klt = found["f16:plain"], found["klt"]
-    yield "## Pools in object storage"
-    yield ""
     yield (
         "Label batches per second from a server that speaks S3's protocol, on the same two cores, "
         f"{1e3 * found['latency_seconds']:.0f} ms added to every request. A pool of "
-        f"{plain['pool_bytes'] / 1e9:.1f} GB in f16; `klt` is at .97 and of a fourth of its batches. "
+        f"{plain['pool_bytes'] / 1e9:.1f} GB in f16; `klt` keeps .97 and has a fourth of the batches. "
         f"Medians of {found['rounds']} rounds."
     )
     yield ""
@@ -41,24 +39,20 @@ def remote(results: Results) -> Iterable[str]:
     yield from table(("", f"`f16:plain`, {link}", f"`klt`, {link}", "`f16:plain`, no limit"), body)
     yield ""
     yield (
-        f"With an empty cache that is {plain['cold_of_bare']:.0%} of bare requests for f16 and "
+        f"With an empty cache, that is {plain['cold_of_bare']:.0%} of bare requests for f16 and "
         f"{klt['cold_of_local']:.0%} of the local rate for klt, with "
         f"{plain['bytes_per_pool_byte']:.2f} and {klt['bytes_per_pool_byte']:.2f} times the pool's bytes; "
         f"from the cache, {plain['cached_of_local']:.0%} and {klt['cached_of_local']:.0%} of the local rate. "
-        "Without a limit to the link, the two cores that reader, server and proxy share are the limit."
+        "Without a limit on the link, the two cores that reader, server and proxy share are the limit."
     )
     yield ""
     inspect, verify, copy = found["inspect"], found["verify"], found["copy_ratio_40"]
     yield (
-        f"`inspect` asks {_times(inspect['requests'])} for {inspect['bytes'] / 1e3:.0f} kB; `verify` fetches "
-        f"{verify['bytes'] / plain['pool_bytes']:.2f} times the pool's bytes; `prune --ratio 40` over HTTP "
-        f"{copy['of_result']:.2f} times those of its result. {results.source('remote')}"
+        f"`inspect` fetches {inspect['bytes'] / 1e3:.0f} kB (requests: {inspect['requests']}); `verify` "
+        f"fetches {verify['bytes'] / plain['pool_bytes']:.2f} times the pool's bytes, `prune --ratio 40` "
+        f"over HTTP {copy['of_result']:.2f} times those of its result. {results.source('remote')}"
     )
 
 
 def _rate(row: dict[str, Any], key: str) -> str:
     return f"{row[key]['batches_per_second']:,.0f}" if key in row else ""
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

@@ -9,9 +9,7 @@ from benchmarks.readme.parts import Results, table
 
 def speed(results: Results) -> Iterable[str]:
     """Speed of every part, as a ratio to a baseline of the same run."""
-    yield "## Speed"
-    yield ""
-    yield "Medians on two cores without a GPU, each against a baseline in the same run."
+    yield "Medians on two cores without a GPU, each compared with a baseline in the same run."
     yield ""
     loader = results["loader_throughput"]
     peers = {n: r for n, r in loader["random_labels"].items() if not n.startswith("lpld-labels")}
@@ -22,7 +20,7 @@ def speed(results: Results) -> Iterable[str]:
     groups = {entry["class_group"]: entry for entry in results["method_speed"]["recovery"]}
     body = [
         (
-            f"images replayed per second, {case}",
+            f"images rendered per second, {case}",
             f"{row['lpld-labels']['per_s']:,.0f}",
             f"{row['speedup']:.1f}x a pickle per batch and PIL per image ({row['baseline']['per_s']:,.0f})",
         )
@@ -73,7 +71,7 @@ def speed(results: Results) -> Iterable[str]:
     ]
     grouped = f"{groups[10]['times_faster_than_group_1']:.1f}x"
     body.append(("recovery, 10 classes in one pass", grouped, "one class at a time"))
-    yield from table(("what", "how fast", "against"), body)
+    yield from table(("operation", "speed", "compared with"), body)
     yield ""
     documents = (
         "loader_throughput",
@@ -91,8 +89,6 @@ def scaling(results: Results) -> Iterable[str]:
     """Cost against pool size."""
     rows = results["scaling"]["rows"]
     sizes = sorted({row["batches"] for row in rows})
-    yield "## Growth"
-    yield ""
     body = []
     for operation, per in (("write", "row"), ("prune", "row"), ("encode", "row"), ("open", ""), ("read", "")):
         mine = {row["batches"]: row for row in rows if row["operation"] == operation}

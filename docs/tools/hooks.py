@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
+    "README.md": "index.md",
     "examples": "reference/examples.md",
     "lpld_labels/SPEC.md": "reference/format.md",
     "CHANGELOG.md": "reference/changelog.md",

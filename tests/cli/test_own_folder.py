@@ -1,4 +1,4 @@
-"""The README's commands, from a folder of images to a student and other forms of its pool, run as written."""
+"""The tutorial's commands and Python, as written: from a folder of images to a student."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 import torch
 from click.testing import Result
 
-from tests.docs.documents import commands
+from lpld_labels import PoolReader
+from tests.docs.documents import blocks, commands
 from tests.lpld_core.image_folders import write_images
 
 BY_THREADS = {"squeeze", "recover", "build", "train"}
@@ -19,22 +20,25 @@ BY_THREADS = {"squeeze", "recover", "build", "train"}
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-def test_the_commands_of_the_readme(
-    tmp_path: Path, project: Path, cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+def test_the_commands_of_the_tutorial(
+    tmp_path: Path,
+    project: Path,
+    cli: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    readme = (project / "README.md").read_text()
-    blocks = re.findall(
-        r"<!-- run by tests/cli/test_own_folder\.py -->\n```bash\n(.*?)```", readme, re.DOTALL
-    )
-    assert len(blocks) == 2
-    ours = [words[1:] for words in commands("".join(blocks)) if words[0] == "lpld-labels"]
+    text = (project / "docs" / "tutorial.md").read_text()
+    shell = re.findall(r"<!-- run by tests/cli/test_own_folder\.py -->\n```bash\n(.*?)```", text, re.DOTALL)
+    assert len(shell) == 2 == text.count("```bash")
+    ours = [words[1:] for words in commands("".join(shell)) if words[0] == "lpld-labels"]
     assert [words[0] for words in ours[:5]] == ["squeeze", "recover", "build", "prune", "train"]
-    write_images(tmp_path / "mine" / "train", classes=2, per_class=8, side=32)
-    write_images(tmp_path / "mine" / "val", classes=2, per_class=4, side=32)
+    write_images(tmp_path / "photos" / "train", classes=2, per_class=8, side=32)
+    write_images(tmp_path / "photos" / "val", classes=2, per_class=4, side=32)
     monkeypatch.chdir(tmp_path)
     for words in ours:
         # More threads than cores would make test processes wait for each other.
@@ -44,9 +48,16 @@ def test_the_commands_of_the_readme(
     for name in (
         "teacher.safetensors",
         "syn/contact_sheet.png",
-        "pool10/pool.json",
         "student/student.safetensors",
+        "student/log.jsonl",
         "report.html",
         "imported/pool.json",
     ):
         assert (tmp_path / name).is_file(), name
+    with PoolReader("pool") as whole, PoolReader("small10") as small:
+        assert (whole.manifest.counts.batches, small.manifest.counts.batches) == (30, 3)
+        assert [step.operation for step in small.header.lineage] == ["build", "prune", "encode"]
+    capsys.readouterr()
+    (python,) = (block for block in blocks(text) if block.language == "python")
+    exec(compile("\n" * python.line + python.code, "tutorial.md", "exec"), {})  # noqa: S102
+    assert "torch.Size([16, 3, 32, 32])" in capsys.readouterr().out

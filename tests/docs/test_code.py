@@ -20,7 +20,6 @@ from tests.lpld_labels.loader.loader_pools import build, write_images
 Cli = Callable[..., Result]
 NETWORK = "small-resnet10:width=32,stem_stride=2"
 SMALLER = {
-    "README.md": {"num_workers=4": "num_workers=1"},
     "docs/howto/trainers.md": {
         "num_workers=4": "num_workers=1",
         'device="cuda"': 'device="cpu"',
@@ -29,7 +28,7 @@ SMALLER = {
     "docs/method.md": {"ipc=10, iterations=300": "ipc=1, iterations=1"},
 }
 """By document: what is shown, and what is run in its place so that a test can wait for it."""
-BY_OTHERS = {"docs/tutorial.md", "docs/publish.md"}
+BY_OTHERS = {"README.md", "docs/tutorial.md", "docs/publish.md", "docs/howto/teacher.md"}
 """Documents with a test of their own."""
 
 
@@ -106,4 +105,4 @@ def test_few_blocks_are_not_run() -> None:
         if not block.runs
     ]
     assert left_out == [("docs/howto/read.md", "python"), ("docs/howto/read.md", "js")]
-    assert len(WITH_PYTHON) >= 6
+    assert len(WITH_PYTHON) >= 5

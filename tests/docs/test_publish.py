@@ -17,13 +17,13 @@ from safetensors.torch import save_file
 from lpld_core.networks.models import network_source
 from lpld_labels.pool.pool_files import manifest_of
 from tests.docs.documents import PROJECT, blocks, commands
-from tests.docs.test_tutorial import write_photos
+from tests.docs.photos import write_photos
 from tests.servers.files import FileServer
 from tests.servers.s3 import S3Server
 
 Cli = Callable[..., Result]
 NETWORK = "small-resnet10:width=8,stem_stride=2"
-SMALLER = {"width=32": "width=8", "--preset tiny": "--preset tiny --threads 1"}
+SMALLER = {"width=16": "width=8", "--preset tiny": "--preset tiny --threads 1"}
 """What the page says, and what is run in its place so that a test can wait for it."""
 SITE = "https://example.org"
 
@@ -39,6 +39,7 @@ def folder(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterato
     teacher = ("--teacher", NETWORK, "--teacher-weights", "teacher.safetensors", "--size", 32)
     built = cli("build", "syn", "pool", *teacher, "--epochs", 20, "--batch-size", 4, "--threads", 1)
     assert built.exit_code == 0, built.output
+    assert cli("prune", "pool", "pool10", "--ratio", 10).exit_code == 0
     threads = torch.get_num_threads()
     yield tmp_path
     torch.set_num_threads(threads)

@@ -55,11 +55,11 @@ def overview_table(figures: Figures, stores: Parts) -> str:
         parts = [part for name, of in figures.items() if name.startswith(beginning) for part in of]
         elsewhere = wrong if beginning == "damage" else [""] * len(others)
         rows.append([what, f"{_total(parts, 'cases'):,}", _total(parts, "findings"), *elsewhere])
-    return _table(" | ".join(["what befalls", "cases", "findings", *(row["store"] for row in others)]), rows)
+    return _table(" | ".join(["campaign", "cases", "findings", *(row["store"] for row in others)]), rows)
 
 
 def watched_table(figures: Figures) -> str:
-    """Campaigns whose cases are watched one by one."""
+    """Campaigns whose cases are watched individually."""
     rows = []
     for name, command in _COMMANDS.items():
         parts = figures[name]
@@ -69,7 +69,7 @@ def watched_table(figures: Figures) -> str:
         rows.append(
             [f"`python -m tests.trust.{command}`", *counts, f"{hungriest:.0f} MB", f"{slowest:.1f} s"]
         )
-    return _table("campaign | cases | refused | well | findings | most memory | slowest", rows)
+    return _table("campaign | cases | refused | correct | findings | most memory | slowest", rows)
 
 
 def disturbed_table(figures: Figures) -> str:

@@ -6,18 +6,24 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from benchmarks.demo.table import ROWS
+from lpld_labels.loader import PoolBatch
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
+from tests.docs.documents import blocks, commands
 
 
 @pytest.mark.timeout(900)  # students are trained for real: seconds of their own, minutes on a busy machine
-def test_the_demo_runs_the_whole_pipeline(tmp_path: Path, project: Path) -> None:
-    out = tmp_path / "out"
+def test_the_demo_runs_the_whole_pipeline(
+    tmp_path: Path, project: Path, cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "demo_output"  # where `make demo` writes, for the README's blocks
     stale = out / "pools/lpld_1x/pool.json"
     stale.parent.mkdir(parents=True)
     stale.write_text("left by an earlier demo")
@@ -56,3 +62,26 @@ def test_the_demo_runs_the_whole_pipeline(tmp_path: Path, project: Path) -> None
             assert klt.codec.name == "klt"
             assert len(klt) > len(small)
             assert pool_bytes(klt.manifest) <= pool_bytes(small.manifest)
+    monkeypatch.chdir(tmp_path)
+    _run_the_readme((project / "README.md").read_text(), cli)
+
+
+def _run_the_readme(readme: str, cli: Callable[..., Result]) -> None:
+    """Run the README's commands and Python beside what the demo made."""
+    shell, python = (
+        [block.code for block in blocks(readme) if block.language == language]
+        for language in ("bash", "python")
+    )
+    assert (len(shell), len(python)) == (2, 1)
+    assert [words[0] for words in commands(shell[0])] == ["make", "make"]
+    activated, *ours = commands(shell[1])
+    assert activated[0] == "source"
+    for program, *words in ours:
+        assert program == "lpld-labels"
+        done = cli(*words)
+        assert done.exit_code == 0, (words, done.output)
+    namespace: dict[str, object] = {}
+    exec(compile(python[0], "README.md", "exec"), namespace)  # noqa: S102
+    step = namespace["step"]
+    assert isinstance(step, PoolBatch)
+    assert tuple(step.images.shape) == (25, 3, 28, 28)

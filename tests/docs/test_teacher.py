@@ -1,0 +1,51 @@
+"""docs/howto/teacher.md: its module and its commands, run as written."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+
+from lpld_labels import PoolReader
+from tests.docs.documents import PROJECT, blocks, commands
+from tests.docs.photos import write_photos
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    write_photos(tmp_path / "syn", per_class=2, seed=0)
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield tmp_path
+    torch.set_num_threads(threads)
+
+
+def test_teachers_of_ones_own_label_and_are_verified(folder: Path, cli: Callable[..., Result]) -> None:
+    transformers = pytest.importorskip("transformers")
+    text = (PROJECT / "docs" / "howto" / "teacher.md").read_text()
+    (module,) = (block.code for block in blocks(text) if block.language == "python")
+    (shell,) = (block.code for block in blocks(text) if block.language == "bash")
+    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], num_labels=3)
+    transformers.ResNetForImageClassification(config).save_pretrained("hub")
+    assert "microsoft/resnet-50" in module
+    Path("my_teachers.py").write_text(module.replace("microsoft/resnet-50", "hub"))
+    network = runpy.run_path("my_teachers.py")["small"]()
+    torch.save({"epoch": 9, "state_dict": network.state_dict()}, "mine.pt")
+    ours = [words[1:] for words in commands(shell) if words[0] == "lpld-labels"]
+    assert [words[0] for words in ours] == ["build", "verify"] * 2
+    for words in ours:
+        done = cli(*words, "--threads", 1, *(("--batch-size", 3) if words[0] == "build" else ()))
+        assert done.exit_code == 0, (words, done.output)
+    with PoolReader("pool") as small, PoolReader("pool_hf") as large:
+        assert small.header.teachers[0].mean == (0.5, 0.5, 0.5)
+        assert small.header.augmentation.output_height == 32
+        assert large.header.augmentation.output_height == 224
+    without = [word for word in ours[1] if word not in {"--mean", "--std"} and "," not in word]
+    denied = cli(*without, "--threads", 1)
+    assert denied.exit_code == 1
+    assert "is used with mean" in denied.output
