@@ -5,17 +5,37 @@
 
 The command line makes an option of each of these fields (cli/options.py). `check_settings`, called by a
 dataclass's ``__post_init__``, refuses values outside of the range or of the choices of a ``Literal``.
+`verb` makes a function of Python whose keywords are these fields.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import types
-from dataclasses import dataclass, fields
-from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.errors import InvalidArgumentError, extras_required
+
+P = ParamSpec("P")
+Call = TypeVar("Call")
+R = TypeVar("R")
+T = TypeVar("T")
+Defaults = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +78,7 @@ class SettingField:
         return tuple(word for kind in self.kinds if get_origin(kind) is Literal for word in get_args(kind))
 
 
-@cache
+@functools.cache
 def setting_fields(cls: type) -> dict[str, SettingField]:
     """Return the fields of a dataclass that have a `Setting`, in their order."""
     hints = get_type_hints(cls, include_extras=True)
@@ -104,3 +124,50 @@ def wrong_setting(name: str, expected: str, got: object) -> InvalidArgumentError
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def values_of(cls: type, call: object) -> dict[str, Any]:
+    """Return an object's values of a dataclass's fields; those it lacks are left out."""
+    names = (entry.name for entry in fields(cls))
+    return {name: getattr(call, name) for name in names if hasattr(call, name)}
+
+
+def part_of(cls: type[T], call: object, **other: Any) -> T:
+    """Return the dataclass whose fields are a part of those of another one. other: values to replace."""
+    return cls(**values_of(cls, call) | other)
+
+
+def verb(
+    call: Callable[P, Call], *, defaults: Defaults = lambda given: {}
+) -> Callable[[Callable[[Call], R]], Callable[P, R]]:
+    """Turn a function of a dataclass into one whose parameters are the dataclass's fields.
+
+    Its signature and docstring list them all. defaults: returns values of fields, given the arguments.
+    """
+
+    def decorate(run: Callable[[Call], R]) -> Callable[P, R]:
+        @functools.wraps(run)
+        def function(*args: P.args, **given: P.kwargs) -> R:
+            given.update({**defaults(given), **given})
+            with extras_required():
+                return run(call(*args, **given))
+
+        cls = cast("type", call)
+        hints, usual = get_type_hints(cls), defaults({})
+        # Positional ones come first, as in the dataclass's own constructor.
+        shown = sorted(fields(cls), key=lambda entry: entry.kw_only)
+        parameters = [_parameter(entry, hints[entry.name], usual) for entry in shown]
+        returned = run.__annotations__["return"]
+        function.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
+        lines = [f"{name}: {entry.setting.help}" for name, entry in setting_fields(cls).items()]
+        function.__doc__ = "\n".join([inspect.cleandoc(run.__doc__ or ""), "", *lines])
+        return function
+
+    return decorate
+
+
+def _parameter(entry: Field[Any], hint: Any, usual: Mapping[str, Any]) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY if entry.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    default = usual.get(entry.name, entry.default)
+    default = inspect.Parameter.empty if default is MISSING else default
+    return inspect.Parameter(entry.name, kind, default=default, annotation=hint)

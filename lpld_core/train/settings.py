@@ -20,6 +20,7 @@ DecayOn = Literal["weights", "all"]
 TemperatureSchedule = Literal["constant", "step", "cosine"]
 StudentTemperature = Literal["teacher", "calibrated"]
 Tail = Literal["stored", "none"]
+ExperimentName = Literal["imagenet1k", "tiny", "imagenet21k", "imagenet1k-plus", "lpqld"]
 SamplingPolicy = Literal["batches", "epochs", "epoch-by-epoch", "shuffled", "stored"]
 
 _DECIDES_NOTHING = (

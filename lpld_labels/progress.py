@@ -1,0 +1,149 @@
+"""Progress reports of the verbs: to a function, or as bars on a terminal and in a notebook."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    from lpld_labels.exec.job import TaskCounts
+
+SECONDS_WITHOUT_TOTAL = 1.0
+SECONDS_BETWEEN_UPDATES = 0.2
+"""Of a notebook, which draws every bar anew."""
+
+
+class Progress:
+    """Receives progress reports. This class shows nothing."""
+
+    def __call__(self, done: int, total: int) -> None:
+        """Report finished work. The total may change; 0 means unknown."""
+
+    def note(self, text: str) -> None:
+        """Show a text beside the numbers, e.g. the last loss."""
+
+    def tasks(self, counts: TaskCounts) -> None:
+        """Show the number of running, finished and retried tasks, unless there is only one task."""
+        if counts.running + counts.done >= 2:
+            retried = f", {counts.retried} retried" if counts.retried else ""
+            self.note(f"tasks: {counts.running} running, {counts.done} done{retried}")
+
+    @contextlib.contextmanager
+    def stage(self, what: str) -> Iterator[Progress]:
+        """Report a part of the work. what: its name, in a few words."""
+        yield self
+
+
+ShowProgress = Callable[[int, int], None] | bool | None
+"""A function of (done, total), or True for bars."""
+
+
+def progress_of(show: ShowProgress) -> Progress:
+    """Return what reports to a function, draws bars (True) or shows nothing."""
+    if isinstance(show, Progress):
+        return show
+    if callable(show):
+        return _Function(show)
+    return DrawnProgress() if show else Progress()
+
+
+class _Function(Progress):
+    def __init__(self, report: Callable[[int, int], None]) -> None:
+        self._report = report
+
+    def __call__(self, done: int, total: int) -> None:
+        self._report(done, total)
+
+
+class DrawnProgress(Progress):
+    """Draws a bar for each stage, in a notebook or on stderr."""
+
+    @contextlib.contextmanager
+    def stage(self, what: str) -> Iterator[Progress]:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        with _notebook_bars(console) if console.is_jupyter else terminal_bars(console) as bars:
+            with bar_in(bars, what) as bar:
+                yield bar
+
+
+def terminal_bars(console: Console) -> Bars:
+    """Return a display of bars, to be entered."""
+    from rich import progress
+    from rich.console import ConsoleRenderable
+    from rich.text import Text
+
+    class Rate(progress.ProgressColumn):
+        def render(self, task: progress.Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:.3g}/s")
+
+    class Display(progress.Progress):
+        """Hides work of unknown length until it has run for a second."""
+
+        def get_renderables(self) -> Iterator[ConsoleRenderable]:
+            tasks = [t for t in self.tasks if t.total or (t.elapsed or 0) > SECONDS_WITHOUT_TOTAL]
+            if tasks:
+                yield self.make_tasks_table(tasks)
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=24),
+        progress.TextColumn("{task.fields[counted]}"),
+        Rate(),
+        progress.TimeRemainingColumn(elapsed_when_finished=True),
+        progress.TextColumn("{task.fields[note]}"),
+    )
+    return Display(*columns, console=console)
+
+
+@contextlib.contextmanager
+def _notebook_bars(console: Console) -> Iterator[Bars]:
+    """Yield bars that a notebook shows. rich's own live display needs ipywidgets, and is lost in saved pages."""
+    from IPython.display import display
+
+    bars = terminal_bars(console)
+    handle, updated = display(bars, display_id=True), time.monotonic()
+    update = bars.update
+
+    def draw(*task: Any, **values: Any) -> None:
+        nonlocal updated
+        update(*task, **values)
+        if time.monotonic() - updated >= SECONDS_BETWEEN_UPDATES:
+            updated = time.monotonic()
+            handle.update(bars)
+
+    bars.update = draw
+    try:
+        yield bars
+    finally:
+        handle.update(bars)
+
+
+@contextlib.contextmanager
+def bar_in(bars: Bars, what: str) -> Iterator[Progress]:
+    """Yield a bar of a display; it is removed if its length never becomes known."""
+    bar = _Bar(bars, what)
+    yield bar
+    if not bar.known:
+        bars.remove_task(bar.task)
+
+
+class _Bar(Progress):
+    def __init__(self, bars: Bars, what: str) -> None:
+        self.bars, self.known = bars, False
+        self.task = bars.add_task(what, total=None, counted="", note="")
+
+    def __call__(self, done: int, total: int) -> None:
+        if total > 0:
+            self.known = True
+            self.bars.update(self.task, completed=done, total=total, counted=f"{done}/{total}")
+
+    def note(self, text: str) -> None:
+        self.bars.update(self.task, note=text)

@@ -1,0 +1,31 @@
+"""Objects that show themselves: results of the verbs, and pools."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any, ClassVar
+
+
+class Shown:
+    """Shown as a table in notebooks. `inspect/shown.py`, in a higher room, draws it."""
+
+    def _repr_html_(self) -> str:
+        from lpld_labels.inspect.shown import as_html
+
+        return as_html(self)
+
+
+class Result(Shown):
+    """The result of a verb: a dataclass. Fields with repr=False are not among its facts."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the facts, as the command line prints them."""
+        found, shown = asdict(self), [entry.name for entry in fields(self) if entry.repr]
+        return {name: found[name] for name in shown}
+
+    def __repr__(self) -> str:
+        from lpld_labels.inspect.shown import as_text
+
+        return as_text(self)

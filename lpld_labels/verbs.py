@@ -1,0 +1,638 @@
+"""The verbs that need no torch: prune, encode, plan, import_labels, export, copy, report, summary.
+
+The keywords of a verb are the fields of a dataclass, its call (`verb` in settings.py). The command line makes
+its options of the same fields. Importing this module imports neither Arrow nor NumPy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from lpld_labels.errors import InvalidArgumentError, UsageError
+from lpld_labels.interop.settings import ExportOptions, ImportOptions
+from lpld_labels.io.addresses import Location, is_address, redact
+from lpld_labels.progress import ShowProgress, progress_of
+from lpld_labels.results import Result
+from lpld_labels.settings import Setting, part_of, verb
+from lpld_labels.transforms.settings import (
+    Amount,
+    EncodeSettings,
+    PlanChoices,
+    PlanSettings,
+    PruneChoices,
+    PruneSettings,
+)
+
+if TYPE_CHECKING:
+    from lpld_labels.codecs.fidelity import Fidelity
+    from lpld_labels.exec.job import Executor
+    from lpld_labels.format.manifest import Coverage, Manifest
+    from lpld_labels.inspect.compare import Comparison
+    from lpld_labels.inspect.summary import PoolSummary
+    from lpld_labels.interop.exporting import ExportReport
+    from lpld_labels.interop.importing import ImportReport
+    from lpld_labels.transforms.plan import BudgetPlan
+
+Folder = str | os.PathLike[str]
+RAY_HERE = "local"
+IMPORTED = Literal["auto", "sre2l", "lpld", "lpqld", "gvbsm", "fkd"]
+EXPORTED = Literal["sre2l", "lpld", "lpqld", "gvbsm"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shows:
+    """A verb that takes a while."""
+
+    progress: Annotated[
+        ShowProgress, Setting("A function of (done, total), or True to draw bars.", option=False)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writes(Shows):
+    """A verb that writes."""
+
+    overwrite: Annotated[bool, Setting("Replace an existing output that lpld-labels wrote.")] = False
+
+
+@dataclass(frozen=True)
+class FromPool:
+    """A verb that reads a pool."""
+
+    pool: Annotated[Location, Setting("A pool: a path or an address.", option=False)]
+
+
+@dataclass(frozen=True)
+class PoolToPool(FromPool):
+    """A verb that makes a pool of a pool."""
+
+    out: Annotated[Location, Setting("The new pool: a path or an address.", option=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorOptions:
+    """Executor: processes of this machine, or a Ray cluster."""
+
+    jobs: Annotated[
+        int | None, Setting("Processes.  [default: 1; with Ray, as many as the cluster can run]", ge=1)
+    ] = None
+    ray: Annotated[
+        str | None,
+        Setting(
+            f"Run on a Ray cluster: HOST:PORT of its head, or '{RAY_HERE}' to start Ray here. All workers "
+            "need the same paths: a shared disk."
+        ),
+    ] = None
+
+    def require_shared(self, out: Location) -> None:
+        """Refuse an address if workers on other machines have no shared directory to write to."""
+        from lpld_labels.io.disk_cache import CACHE_VARIABLE
+
+        if self.ray is not None and is_address(out) and not os.environ.get(CACHE_VARIABLE):
+            raise UsageError(
+                "Ray workers write a pool to a shared directory before it is uploaded: set "
+                f"${CACHE_VARIABLE} to one, or write to a shared directory and use 'lpld-labels copy'"
+            )
+
+    def threads_each(self, threads: int | None) -> int:
+        """Return the CPU threads of a worker: those given, else 1 on a cluster, else this machine's share."""
+        if self.ray is not None:
+            return threads or 1
+        return threads or max(1, (os.cpu_count() or 1) // (self.jobs or 1))
+
+    @contextlib.contextmanager
+    def opened(self, *, gpus: float = 0.0, threads: int | None = None) -> Iterator[Executor]:
+        """Open the executor. gpus, threads: of a worker."""
+        if self.ray is None:
+            from lpld_labels.exec.local import LocalExecutor
+
+            yield LocalExecutor(self.jobs or 1)
+            return
+        from lpld_labels.exec.ray import RayExecutor, RaySettings
+
+        settings = RaySettings(
+            address=None if self.ray == RAY_HERE else self.ray,
+            workers=self.jobs,
+            gpus_per_task=gpus,
+            cpus_per_task=float(self.threads_each(threads)),
+        )
+        with RayExecutor(settings) as executor:
+            yield executor
+
+
+def _limit(budget: int | str | Amount, *, pool: int, images: int = 0) -> int:
+    """Return the bytes of a budget."""
+    if isinstance(budget, str):
+        budget = Amount.parse(budget, images=images > 0)
+    return budget.bytes(pool=pool, images=images) if isinstance(budget, Amount) else budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneCall(Writes, PruneChoices, PoolToPool):
+    """Arguments of `prune`."""
+
+    dry_run: Annotated[bool, Setting("Return the plan with bytes and class coverage; write nothing.")] = False
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Pruned(Result):
+    """A pruning: what was kept. A dry run has no pool `out`, and upper limits of bytes."""
+
+    pool: str
+    parameters: dict[str, Any]
+    batches: dict[str, int]
+    bytes: dict[str, float]
+    out: str | None
+    content_digest: str | None
+    coverage: dict[str, Coverage]
+    manifest: Manifest | None = field(repr=False)
+
+
+@verb(PruneCall)
+def prune(call: PruneCall) -> Pruned:
+    """Write a smaller pool `out` that keeps some batches of `pool`, bit for bit.
+
+    Give `ratio` or `budget`. Incomplete batches are dropped first. The random order depends only on the seed
+    and the batches' keys, so prunings nest: pruning 10x and then 4x equals pruning 40x at once.
+    """
+    from lpld_labels.pool.publish import coverage_of, views_per_image
+    from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.pool.sizes import pool_bytes
+    from lpld_labels.transforms.lineage import step
+    from lpld_labels.transforms.pipeline import require_output
+    from lpld_labels.transforms.prune import plan_prune, write_pruned
+
+    shown = progress_of(call.progress)
+    # Batches are read in file order: one block of views and two open shards are enough.
+    with PoolReader(call.pool, view_cache_bytes=0, open_shards=2) as reader:
+        before = pool_bytes(reader.manifest)
+        limit = None if call.budget is None else _limit(call.budget, pool=before)
+        settings = part_of(PruneSettings, call, budget=limit)
+        done = step("prune", reader.manifest.content_digest, settings)
+        require_output(call.out, reader.location, overwrite=call.overwrite, step=done)
+        with shown.stage("scoring batches") as progress:
+            plan = plan_prune(reader, settings, progress=progress)
+        manifest = None
+        if not call.dry_run:
+            with shown.stage("copying batches") as progress:
+                manifest = write_pruned(plan, call.out, overwrite=call.overwrite, progress=progress)
+        after = plan.most_bytes if manifest is None else pool_bytes(manifest)
+        kept = coverage_of(views_per_image(reader, plan.kept), reader.images.classes)
+        return Pruned(
+            pool=reader.location,
+            parameters=asdict(plan.settings) | plan.results,
+            batches={"pool": len(reader), "candidates": len(plan.candidates), "kept": plan.count},
+            bytes={"pool": before, "kept": after, "smaller": round(before / after, 3)},
+            out=None if manifest is None else redact(call.out),
+            content_digest=None if manifest is None else manifest.content_digest,
+            coverage={"pool": reader.manifest.coverage, "kept": kept},
+            manifest=manifest,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeCall(Writes, ExecutorOptions, EncodeSettings, PoolToPool):
+    """Arguments of `encode`."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Encoded(Result):
+    """A pool in another codec. fidelity: None where labels were copied."""
+
+    pool: str
+    out: str
+    codec: str
+    views: str
+    parameters: dict[str, Any]
+    rows: int
+    bytes: dict[str, float]
+    fidelity: Fidelity | None
+    content_digest: str
+    manifest: Manifest = field(repr=False)
+
+
+@verb(EncodeCall)
+def encode(call: EncodeCall) -> Encoded:
+    """Write `pool` to `out` with labels in another codec, or with views stored differently.
+
+    With `views` alone, labels are copied unchanged. The same call resumes an interrupted one.
+    """
+    call.require_shared(call.out)
+
+    from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.transforms.encode import encode_pool
+
+    with (
+        PoolReader(call.pool, view_cache_bytes=0, open_shards=2) as reader,
+        call.opened() as executor,
+        progress_of(call.progress).stage("encoding batches") as progress,
+    ):
+        result = encode_pool(
+            reader,
+            call.out,
+            part_of(EncodeSettings, call),
+            executor=executor,
+            overwrite=call.overwrite,
+            progress=progress,
+        )
+    manifest = result.manifest
+    return Encoded(
+        pool=redact(call.pool),
+        out=redact(call.out),
+        codec=manifest.codec.name,
+        views=manifest.views,
+        parameters=manifest.codec.parameters,
+        rows=manifest.counts.rows,
+        bytes={
+            "before": result.before,
+            "after": result.after,
+            "smaller": round(result.before / result.after, 3),
+            "after_per_row": round(result.after / max(manifest.counts.rows, 1), 2),
+        },
+        fidelity=result.fidelity,
+        content_digest=manifest.content_digest,
+        manifest=manifest,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCall(Writes, PlanChoices, FromPool):
+    """Arguments of `plan`."""
+
+    images: Annotated[
+        Folder | None,
+        Setting("The labelled image folder; a budget in x-images is a multiple of its size."),
+    ] = None
+    apply: Annotated[Location | None, Setting("Write the recommended pool.")] = None
+    jobs: Annotated[int, Setting("Processes of --apply.", ge=1)] = 1
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Planned(Result):
+    """Ways to fit a budget. rows: as JSON, most views first; plan: the same as objects."""
+
+    pool: str
+    budget: int
+    bytes: dict[str, int | None]
+    views_per_image: float
+    min_fidelity: float
+    temperature: float
+    rows: list[dict[str, Any]]
+    recommended: dict[str, Any]
+    applied: dict[str, Any] | None
+    plan: BudgetPlan = field(repr=False)
+
+
+@verb(PlanCall)
+def plan(call: PlanCall) -> Planned:
+    """Find the prune ratio and codec with which `pool` fits a byte budget.
+
+    For every codec, the smallest prune ratio that fits. The recommended row has the most views per image
+    among those that keep `min_fidelity` of each label; `apply` writes that pool.
+    """
+    if isinstance(call.budget, (str, Amount)) and call.images is None:
+        budget = call.budget if isinstance(call.budget, Amount) else Amount.parse(call.budget, images=True)
+        if budget.of == "images":
+            raise UsageError("a budget in x-images needs --images DIR")
+    if call.overwrite and call.apply is None:
+        raise UsageError("--overwrite goes with --apply OUT")
+    from lpld_labels.exec.local import LocalExecutor
+    from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.pool.sizes import pool_bytes
+    from lpld_labels.transforms.pipeline import require_output
+    from lpld_labels.transforms.plan import applied_step, apply_plan, image_bytes, plan_budget
+
+    shown = progress_of(call.progress)
+    with PoolReader(call.pool, view_cache_bytes=0) as reader:
+        size, counts = pool_bytes(reader.manifest), reader.manifest.counts
+        image_size = None if call.images is None else image_bytes(Path(call.images), reader.images)
+        limit = _limit(call.budget, pool=size, images=image_size or 0)
+        settings = part_of(PlanSettings, call, budget=limit)
+        if call.apply is not None:
+            step = applied_step(reader, settings)
+            require_output(call.apply, reader.location, overwrite=call.overwrite, step=step)
+        with shown.stage("trying codecs") as progress:
+            found = plan_budget(reader, settings, progress=progress)
+        applied = None
+        if call.apply is not None:
+            with shown.stage("encoding batches") as progress:
+                manifest = apply_plan(
+                    reader,
+                    call.apply,
+                    found,
+                    executor=LocalExecutor(call.jobs),
+                    overwrite=call.overwrite,
+                    progress=progress,
+                )
+            applied = {
+                "out": redact(call.apply),
+                "bytes": pool_bytes(manifest),
+                "batches": manifest.counts.batches,
+                "fidelity": found.recommended.fidelity.as_json(),
+                "content_digest": manifest.content_digest,
+            }
+        return Planned(
+            pool=reader.location,
+            budget=limit,
+            bytes={"pool": size, "images": image_size},
+            views_per_image=round(counts.rows / max(counts.images, 1), 3),
+            min_fidelity=found.minimum,
+            temperature=settings.temperature,
+            rows=[row.as_json() for row in found.rows],
+            recommended=found.recommended.as_json(),
+            applied=applied,
+            plan=found,
+        )
+
+
+@dataclass(frozen=True)
+class LabelsToPool:
+    """Positional arguments of `import_labels`."""
+
+    source: Annotated[Folder, Setting("The label folder.", option=False)]
+    out: Annotated[Location, Setting("The new pool: a path or an address.", option=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportCall(Writes, ImportOptions, ExecutorOptions, LabelsToPool):
+    """Arguments of `import_labels`."""
+
+    images: Annotated[Folder, Setting("The labelled images, one directory per class.")]
+    format: Annotated[
+        IMPORTED, Setting("Program that wrote the folder; auto detects it from the layout and one file.")
+    ] = "auto"
+    skip_bad: Annotated[
+        bool, Setting("Skip damaged or missing files; they are reported and recorded in the pool.")
+    ] = False
+
+
+@verb(ImportCall)
+def import_labels(call: ImportCall) -> ImportReport:
+    """Turn the label folder `source` of another program into a pool `out`.
+
+    Files are read as data: nothing in them is executed. The report lists what was found, what was assumed,
+    and warnings. The same call resumes an interrupted one.
+    """
+    call.require_shared(call.out)
+
+    from lpld_labels.interop.importing import detect_format, import_labels, require_importable
+    from lpld_labels.render.images import scan_image_folder
+
+    shown = progress_of(call.progress)
+    require_importable(call.out, call.source, call.images, overwrite=call.overwrite)
+    found = detect_format(call.source, call.format)
+    with call.opened() as executor:
+        with shown.stage("reading images") as progress:
+            table = scan_image_folder(call.images, decode=False, progress=progress)
+        with shown.stage("importing batches") as progress:
+            return import_labels(
+                call.source,
+                call.out,
+                images=table,
+                label_format=found,
+                options=part_of(ImportOptions, call),
+                executor=executor,
+                skip_bad=call.skip_bad,
+                overwrite=call.overwrite,
+                progress=progress,
+            )
+
+
+@dataclass(frozen=True)
+class PoolToFolder(FromPool):
+    """Positional arguments of `export`."""
+
+    out: Annotated[Folder, Setting("The new label folder.", option=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCall(Writes, ExportOptions, PoolToFolder):
+    """Arguments of `export`."""
+
+    format: Annotated[EXPORTED, Setting("Program that will read the folder.")]
+
+
+@verb(ExportCall)
+def export(call: ExportCall) -> ExportReport:
+    """Write `pool` as a label folder `out` that older trainers load with plain torch.load.
+
+    Any codec can be exported: labels are decoded. The report's claims say which trainers replay the labelled
+    views exactly, and if not, why.
+    """
+    if call.top_k is not None and call.format != "lpqld":
+        raise UsageError("--top-k goes with --format lpqld")
+
+    from lpld_labels.interop.exporting import export_pool
+    from lpld_labels.pool.reader import PoolReader
+
+    with (
+        PoolReader(call.pool) as reader,
+        progress_of(call.progress).stage("exporting batches") as progress,
+    ):
+        return export_pool(
+            reader,
+            call.out,
+            label_format=call.format,
+            options=part_of(ExportOptions, call),
+            overwrite=call.overwrite,
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True)
+class PoolsTo:
+    """Positional arguments of `copy`."""
+
+    pools: Annotated[
+        Location | Sequence[Location],
+        Setting("A pool, or several to merge: paths or addresses.", option=False),
+    ]
+    out: Annotated[Location, Setting("The new pool; with unpack, the new image folder.", option=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyCall(Writes, PoolsTo):
+    """Arguments of `copy`."""
+
+    images: Annotated[Folder | None, Setting("The labelled image folder: OUT then carries its images.")] = (
+        None
+    )
+    unpack: Annotated[bool, Setting("Write only the images that POOL carries, to a new folder OUT.")] = False
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CopiedPool(Result):
+    """A copy. sent, found: bytes that were copied, and that were there already. Unpacked: images only."""
+
+    pools: list[str]
+    out: str
+    batches: int
+    images: int
+    bytes: int
+    image_bytes: int
+    files: int
+    sent: int
+    found: int
+    content_digest: str
+    seconds: float
+    manifest: Manifest = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Unpacked(Result):
+    """The images of a pool, as a folder. written: images that were missing there."""
+
+    pool: str
+    folder: str
+    images: int
+    written: int
+
+
+@verb(CopyCall)
+def copy(call: CopyCall) -> CopiedPool | Unpacked:
+    """Copy a pool between directories and addresses, merge pools, add images or extract them.
+
+    Every file is verified by its digest on arrival. Merged pools need the same images, teachers, settings and
+    codec, and no batch in common. The same call resumes an interrupted one.
+    """
+    one = isinstance(call.pools, (str, os.PathLike))
+    pools = [call.pools] if one else list(call.pools)
+    if call.unpack:
+        if len(pools) != 1 or call.images is not None or call.overwrite:
+            raise UsageError("--unpack takes one POOL and a new folder OUT, and no other options")
+        return _unpack(pools[0], call)
+    from lpld_labels.pool.sizes import pool_bytes
+    from lpld_labels.transforms.copy import copy_pool
+
+    began, shown = time.monotonic(), progress_of(call.progress)
+    with shown.stage("copying") as progress, shown.stage("packing images") as image_progress:
+        copied = copy_pool(
+            pools,
+            call.out,
+            images=call.images,
+            overwrite=call.overwrite,
+            progress=progress,
+            image_progress=image_progress,
+        )
+    manifest = copied.manifest
+    return CopiedPool(
+        pools=[redact(pool) for pool in pools],
+        out=redact(call.out),
+        batches=manifest.counts.batches,
+        images=manifest.counts.images,
+        bytes=pool_bytes(manifest),
+        image_bytes=manifest.components["packed"],
+        files=copied.files,
+        sent=copied.sent,
+        found=copied.found,
+        content_digest=manifest.content_digest,
+        seconds=round(time.monotonic() - began, 3),
+        manifest=manifest,
+    )
+
+
+def _unpack(pool: Location, call: CopyCall) -> Unpacked:
+    from lpld_labels.pool.packing import packed_images
+    from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.transforms.copy import unpack_images
+    from lpld_labels.transforms.outputs import require_apart
+
+    require_apart(call.out, pool)
+    with PoolReader(pool) as reader:
+        images = packed_images(reader)
+        if images is None:
+            raise InvalidArgumentError(
+                "the pool does not carry its images",
+                where=reader.location,
+                hint="get the image folder it was labelled from; `copy --images` adds images to a pool",
+            )
+        with progress_of(call.progress).stage("writing images") as progress:
+            written = unpack_images(images, call.out, progress=progress)
+    return Unpacked(pool=redact(pool), folder=str(call.out), images=len(images.table), written=written)
+
+
+@dataclass(frozen=True)
+class Pools:
+    """The positional argument of `report`."""
+
+    pools: Annotated[Location | Sequence[Location], Setting("A pool, or several to compare.", option=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportCall(Shows, Pools):
+    """Arguments of `report`."""
+
+    out: Annotated[Folder | None, Setting("The HTML file, for a single pool.")] = None
+    images: Annotated[
+        Folder | None,
+        Setting("The labelled image folder, to show views; not needed if POOL carries its images."),
+    ] = None
+    recipe: Annotated[
+        Sequence[str], Setting("Commands that make the pool again, to show on the page.", option=False)
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Reported(Result):
+    """A page. views: how many it shows. rows_looked_at: labels of the sample."""
+
+    page: str
+    bytes: int
+    warnings: list[str]
+    views: int
+    rows_looked_at: int
+
+
+@verb(ReportCall)
+def report(call: ReportCall) -> Reported | Comparison:
+    """Write an HTML report on a pool to `out`, or compare several pools.
+
+    Labels are read from a random sample, so a pool of any size takes seconds. With images, and torch
+    installed, views are shown as the student sees them.
+    """
+    one = isinstance(call.pools, (str, os.PathLike))
+    pools = [call.pools] if one else list(call.pools)
+    if len(pools) > 1:
+        for name, value in (("--images", call.images), ("--out", call.out)):
+            if value is not None:
+                raise UsageError(f"{name} goes with a single pool")
+    elif call.out is None:
+        raise UsageError("Missing option '--out'; or give several pools.")
+    from lpld_labels.inspect.compare import compare_pools
+    from lpld_labels.inspect.page import require_page_place, save_page
+    from lpld_labels.inspect.report import make_report, report_page
+    from lpld_labels.pool.reader import PoolReader
+
+    images = None if call.images is None else Path(call.images)
+    if call.out is not None:
+        require_page_place(Path(call.out), pools[0], *filter(None, [images]))
+    shown = progress_of(call.progress)
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(PoolReader(pool)) for pool in pools]
+        progress = stack.enter_context(shown.stage("reading a sample" if one else "comparing pools"))
+        if call.out is None:
+            return compare_pools(readers, progress=progress)
+        made = make_report(readers[0], images=images, recipe=call.recipe, progress=progress)
+    data = report_page(made)
+    save_page(Path(call.out), data)
+    return Reported(
+        page=str(call.out),
+        bytes=len(data),
+        warnings=list(made.warnings),
+        views=len(made.cards),
+        rows_looked_at=len(made.sample.rows),
+    )
+
+
+@verb(FromPool)
+def summary(call: FromPool) -> PoolSummary:
+    """Return a pool's contents and size, as `lpld-labels inspect` shows them. Reads only the manifest."""
+    from lpld_labels.inspect.summary import summarise
+
+    return summarise(call.pool)
