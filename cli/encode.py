@@ -6,22 +6,19 @@ from typing import Any
 
 import click
 
-from lpld_labels.transforms.settings import EncodeSettings
+from lpld_labels.verbs import EncodeCall, encode
 
 from .console import note, says_if_finished, show, times_smaller
-from .groups import ExecutorOptions
-from .options import json_option, out_argument, overwrite_option, pool_argument, settings_options, take
-from .progress import progress_bar
+from .options import call_options, given_only, json_option, out_argument, pool_argument
+from .progress import CommandProgress
 
 
 @click.command("encode")
 @pool_argument
 @out_argument
-@settings_options(EncodeSettings)
-@settings_options(ExecutorOptions)
-@overwrite_option
+@call_options(EncodeCall)
 @json_option
-def command(pool: str, out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
+def command(pool: str, out: str, as_json: bool, **given: Any) -> None:
     """Write POOL to OUT with labels in another codec, or with views stored differently.
 
     With --views alone, labels are copied unchanged. Views that `build` drew need not be stored: readers
@@ -48,39 +45,9 @@ def command(pool: str, out: str, overwrite: bool, as_json: bool, **options: Any)
       lpld-labels encode pool small --codec klt --views drawn
       lpld-labels encode small again --views stored
     """
-    workers = take(ExecutorOptions, options)
-    workers.require_shared(out)
-
-    from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.transforms.encode import encode_pool
-
-    # Batches are read in file order: one block of views and two open shards are enough.
-    with (
-        PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
-        workers.opened() as executor,
-        says_if_finished(out),
-        progress_bar("encoding batches") as progress,
-    ):
-        settings = take(EncodeSettings, options)
-        result = encode_pool(reader, out, settings, executor=executor, overwrite=overwrite, progress=progress)
-    manifest = result.manifest
-    facts = {
-        "pool": pool,
-        "out": out,
-        "codec": manifest.codec.name,
-        "views": manifest.views,
-        "parameters": manifest.codec.parameters,
-        "rows": manifest.counts.rows,
-        "bytes": {
-            "before": result.before,
-            "after": result.after,
-            "smaller": round(result.before / result.after, 3),
-            "after_per_row": round(result.after / max(manifest.counts.rows, 1), 2),
-        },
-        "fidelity": None if result.fidelity is None else result.fidelity.as_json(),
-        "content_digest": manifest.content_digest,
-    }
-    show(f"Encode {pool}", facts, as_json=as_json)
-    if result.fidelity is not None and result.after > result.before:
-        smaller = times_smaller(result.before / result.after)
+    with says_if_finished(out):
+        result = encode(pool, out, progress=CommandProgress(), **given_only(given))
+    show(f"Encode {pool}", result.as_json(), as_json=as_json)
+    if result.fidelity is not None and result.bytes["after"] > result.bytes["before"]:
+        smaller = times_smaller(result.bytes["before"] / result.bytes["after"])
         note(f"note: the new pool is larger than the old one ({smaller})")

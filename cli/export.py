@@ -6,29 +6,19 @@ from typing import Any
 
 import click
 
-from lpld_labels.interop.settings import ExportOptions
+from lpld_labels.verbs import ExportCall, export
 
 from .console import note, says_if_finished, show
-from .options import json_option, out_argument, overwrite_option, pool_argument, settings_options, take
-from .progress import progress_bar
-
-FORMATS = ("sre2l", "lpld", "lpqld", "gvbsm")
+from .options import call_options, given_only, json_option, out_argument, pool_argument
+from .progress import CommandProgress
 
 
 @click.command("export")
 @pool_argument
 @out_argument
-@click.option(
-    "--format",
-    "label_format",
-    required=True,
-    type=click.Choice(FORMATS),
-    help="Program that will read the folder.",
-)
-@settings_options(ExportOptions)
-@overwrite_option
+@call_options(ExportCall)
 @json_option
-def command(pool: str, out: str, label_format: str, overwrite: bool, as_json: bool, **given: Any) -> None:
+def command(pool: str, out: str, as_json: bool, **given: Any) -> None:
     """Write POOL as a label folder OUT that older trainers load with plain torch.load.
 
     Any codec can be exported: labels are decoded. Importing the folder gives the same views and labels, and
@@ -46,21 +36,8 @@ def command(pool: str, out: str, label_format: str, overwrite: bool, as_json: bo
       lpld-labels export pool_40x labels_40x --format lpld
       lpld-labels export pool lpqld --format lpqld --top-k 50
     """
-    options = take(ExportOptions, given)
-    if options.top_k is not None and label_format != "lpqld":
-        raise click.UsageError("--top-k goes with --format lpqld")
-
-    from lpld_labels.interop.exporting import export_pool
-    from lpld_labels.pool.reader import PoolReader
-
-    with (
-        PoolReader(pool) as reader,
-        says_if_finished(out, pool=False),
-        progress_bar("exporting batches") as progress,
-    ):
-        report = export_pool(
-            reader, out, label_format=label_format, options=options, overwrite=overwrite, progress=progress
-        )
+    with says_if_finished(out, pool=False):
+        report = export(pool, out, progress=CommandProgress(), **given_only(given))
     facts = report.as_json()
     if not as_json:
         del facts["notes"], facts["claims"]

@@ -196,7 +196,8 @@ class BuildCall(Writes, TorchExecutorOptions, LabelSettings, TeacherOptions, Ima
     """Arguments of `build`."""
 
     preset: Annotated[
-        ExperimentName | None, Setting("Settings of a published experiment; the others override them.")
+        ExperimentName | None,
+        Setting("Settings of a published experiment; the others override them.  [default: imagenet1k]"),
     ] = None
     dry_run: Annotated[bool, Setting("Label one batch in memory and return what the pool would cost.")] = (
         False
@@ -225,7 +226,7 @@ class Built(Result):
         return super().as_json() if self.cost is None else self.cost
 
 
-def _build_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+def build_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the preset's values, and those that follow from other arguments."""
     values = values_of(LabelSettings, preset_named(given.get("preset")).label)
     if given.get("replayable_by") is not None:
@@ -233,7 +234,7 @@ def _build_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-@verb(BuildCall, defaults=_build_defaults)
+@verb(BuildCall, defaults=build_defaults)
 def build(call: BuildCall) -> Built:
     """Label the image folder `images` with a teacher and write the pool `out`.
 
@@ -709,7 +710,10 @@ class RunOptions:
     out: Annotated[Folder | None, Setting("Directory of the run.  [default: POOL's name + -student]")] = None
     preset: Annotated[
         ExperimentName | None,
-        Setting("Settings of a published experiment; the others override them."),
+        Setting(
+            "Settings of a published experiment; the others override them.  "
+            "[default: imagenet1k with --sampling shuffled]"
+        ),
     ] = None
 
 

@@ -68,9 +68,9 @@ class DrawnProgress(Progress):
         from rich.console import Console
 
         console = Console(stderr=True)
-        with _notebook_bars(console) if console.is_jupyter else terminal_bars(console) as bars:
-            with bar_in(bars, what) as bar:
-                yield bar
+        show = _notebook_bars if console.is_jupyter else terminal_bars
+        with show(console) as bars, bar_in(bars, what) as bar:
+            yield bar
 
 
 def terminal_bars(console: Console) -> Bars:
@@ -105,7 +105,7 @@ def terminal_bars(console: Console) -> Bars:
 
 @contextlib.contextmanager
 def _notebook_bars(console: Console) -> Iterator[Bars]:
-    """Yield bars that a notebook shows. rich's own live display needs ipywidgets, and is lost in saved pages."""
+    """Yield bars that a notebook shows: rich's own live display needs ipywidgets, and saved pages lose it."""
     from IPython.display import display
 
     bars = terminal_bars(console)

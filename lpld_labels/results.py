@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, ClassVar
 
 
@@ -22,10 +23,19 @@ class Result(Shown):
 
     def as_json(self) -> dict[str, Any]:
         """Return the facts, as the command line prints them."""
-        found, shown = asdict(self), [entry.name for entry in fields(self) if entry.repr]
-        return {name: found[name] for name in shown}
+        return {entry.name: _plain(getattr(self, entry.name)) for entry in fields(self) if entry.repr}
 
     def __repr__(self) -> str:
         from lpld_labels.inspect.shown import as_text
 
         return as_text(self)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "as_json"):
+        return value.as_json()
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
