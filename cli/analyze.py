@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from lpld_core.verbs import NetworkOptions
+from lpld_core.options import NetworkOptions
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.settings import Setting
 

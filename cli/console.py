@@ -45,7 +45,8 @@ def note(text: str) -> None:
 def says_if_finished(out: Path | str | None, *, pool: bool = True) -> Iterator[None]:
     """Say that nothing was done if a job leaves its output as it was.
 
-    out: None for a job that writes nothing. pool: the output is a pool, whose manifest is written last; else a folder that is moved into place.
+    out: None for a job that writes nothing.
+    pool: the output is a pool, whose manifest is written last; else a folder that is moved into place.
     """
     from lpld_labels.format.schema import MANIFEST_FILE
 

@@ -121,7 +121,8 @@ def call_options(
 ) -> Decorator[Any]:
     """Add an option for every field of a dataclass that has a `Setting`.
 
-    usual: defaults that help shows; options are None unless given, so that --preset can replace them. types: click types of fields whose annotation is
+    usual: defaults that help shows; options are then None unless given, so that --preset can replace
+    them. types: click types of fields whose annotation is
     not enough.
     """
 
@@ -170,9 +171,9 @@ def _option(entry: SettingField, special: Any, default: Any, shown: Any) -> Deco
 
 def _click_type(entry: SettingField) -> Any:
     """Return the click type of a field that takes one value."""
+    setting, kind = entry.setting, entry.kinds[0]
     if entry.choices:
         return click.Choice(entry.choices)
-    setting, kind = entry.setting, entry.kinds[0]
     least = setting.ge if setting.gt is None else setting.gt
     most = setting.le if setting.lt is None else setting.lt
     if kind in (int, float) and least is None and most is None:
@@ -181,9 +182,7 @@ def _click_type(entry: SettingField) -> Any:
         return click.IntRange(None if least is None else int(least), None if most is None else int(most))
     if kind is float:
         return NumberRange(least, most, min_open=setting.gt is not None, max_open=setting.lt is not None)
-    if entry.name == "weights":  # a name, or a path that the shell completes
-        return click.Path()
-    if os.PathLike[str] in entry.kinds:
-        return FOLDER
+    if os.PathLike[str] in entry.kinds:  # weights may be a name, or a path that the shell completes
+        return click.Path() if entry.name == "weights" else FOLDER
     types = {str: TEXT, tuple[str, ...]: TEXT, tuple[float, ...]: CHANNELS, Part: PART}
     return types.get(kind, click.Path(path_type=Path))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from lpld_core.verbs import RecoverCall, recover
+from lpld_core.image_verbs import RecoverCall, recover
 
 from .console import says_if_stopped, show
 from .options import FILE, call_options, given_only, json_option

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from lpld_core.verbs import SqueezeCall, squeeze
+from lpld_core.image_verbs import SqueezeCall, squeeze
 
 from .console import says_if_stopped, show
 from .options import FILE, FOLDER, call_options, given_only, json_option

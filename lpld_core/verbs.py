@@ -1,206 +1,58 @@
-"""The verbs that need torch: squeeze, recover, build, train; and verify, which needs it for a teacher.
-
-Like `lpld_labels.verbs`: importing this module does not import torch.
-"""
+"""The verbs that label and train: build, verify, train. Importing this module does not import torch."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lpld_core.recover.settings import Method, PresetName, RecoverChoices, method_settings
-from lpld_core.settings import (
-    DEFAULT_WEIGHTS,
-    RANDOM_WEIGHTS,
-    BuildSettings,
-    LabelSettings,
-    Part,
-    SqueezeSettings,
-    TeacherChoice,
+from lpld_core.options import (
+    THREADS,
+    MachineOptions,
+    TeacherOptions,
+    TorchExecutorOptions,
+    check_device,
+    look_over,
 )
+from lpld_core.settings import BuildSettings, LabelSettings
 from lpld_core.train.settings import ExperimentName, TrainSettings, preset_named
-from lpld_labels.errors import InvalidArgumentError, PoolConflictError, UsageError
+from lpld_labels.errors import InvalidArgumentError, UsageError
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.io.addresses import Location, is_address, redact
+from lpld_labels.options import FromPool, NewPool, Shows, Writes
 from lpld_labels.progress import Progress, progress_of
 from lpld_labels.results import Result
 from lpld_labels.settings import Setting, check_settings, part_of, values_of, verb
-from lpld_labels.verbs import ExecutorOptions, Folder, FromPool, Shows, Writes
 
 if TYPE_CHECKING:
-    from lpld_core.images import RealFolder
     from lpld_core.relabel.build import Build
     from lpld_core.relabel.verify_teacher import TeacherCheck
-    from lpld_core.squeeze.squeeze import UpdateBound
-    from lpld_core.teachers.teacher import LoadedTeacher, Machine
     from lpld_core.train.evaluate import Accuracy
     from lpld_core.train.ranks import Ranks
     from lpld_core.train.trainer import EpochProgress
-    from lpld_labels.exec.job import Executor
     from lpld_labels.format.manifest import Manifest
     from lpld_labels.inspect.check import CheckReport
 
 log = logging.getLogger(__name__)
 
-_NETWORKS = "resnet18, timm:NAME, small-resnet18:width=32 or package.module:factory."
-_WEIGHTS = "DEFAULT, random, or a safetensors or torch file"
-_NORMALISATION = "Normalisation, if the weights do not record it."
-_SIZE = "in pixels.  [default: the teacher's]"
-_THREADS = "CPU threads per process.  [default: the CPUs, divided among the processes]"
 _MOST_PIXEL_THREADS = 8
-_TEACHER_SIDE = 64
-_SHOWN_FILES = 3
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that torch cannot use, before any work starts."""
-    import torch
-
-    from lpld_core.networks.weights import first_line
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UsageError(f"device '{device}' is not usable here: {first_line(error)}") from None
-
-
-def look_over(folder: Folder) -> list[str]:
-    """Return the class names of an image folder; log files that are skipped.
-
-    One image of each kind is decoded, so that unsupported kinds fail before any work starts.
-    """
-    from lpld_labels.render.images import class_names, list_images, passed_over, try_each_kind
-
-    root = Path(folder)
-    paths, _ = list_images(root)
-    try_each_kind(root, paths)
-    skipped = passed_over(root)
-    if skipped:
-        files = f"{len(skipped)} files" if len(skipped) > 1 else "1 file"
-        shown = ", ".join(skipped[:_SHOWN_FILES]) + (", ..." if len(skipped) > _SHOWN_FILES else "")
-        log.warning("note: %s in %s skipped, no image extension: %s", files, folder, shown)
-    return class_names(root)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorchExecutorOptions(ExecutorOptions):
-    """Executor of workers that run a network."""
-
-    gpus_per_task: Annotated[
-        float | None, Setting("GPUs per Ray worker, e.g. 0.5.  [default: 1 with --device cuda, else 0]", ge=0)
-    ] = None
-
-    @contextmanager
-    def opened_for(self, device: str, threads: int | None) -> Iterator[Executor]:
-        """Open the executor. device, threads: what a worker computes with."""
-        gpus = float(device.startswith("cuda")) if self.gpus_per_task is None else self.gpus_per_task
-        with self.opened(gpus=gpus, threads=threads) as executor:
-            yield executor
-
-
-@dataclass(frozen=True, kw_only=True)
-class MachineOptions:
-    """Where torch computes."""
-
-    device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
-    threads: Annotated[int | None, Setting(_THREADS, ge=1)] = None
-
-    def prepare_machine(self, workers: ExecutorOptions | None = None) -> Machine:
-        """Set this process's threads, check the device, and return where workers compute."""
-        import torch
-
-        from lpld_core.teachers.teacher import Machine
-
-        workers = workers or ExecutorOptions()
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        if workers.ray is None:
-            check_device(self.device)
-        return Machine(device=self.device, threads=workers.threads_each(self.threads))
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkOptions(MachineOptions):
-    """One network and where it computes, for squeeze, recover and analyze."""
-
-    teacher: Annotated[str, Setting(_NETWORKS)]
-    weights: Annotated[Folder, Setting(f"{_WEIGHTS}.")] = DEFAULT_WEIGHTS
-    size: Annotated[int | None, Setting(f"Side of its images {_SIZE}", ge=1)] = None
-    mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
-    std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
-
-    def load(self, *, classes: int | None = None, device: str | None = None) -> LoadedTeacher:
-        """Load the network; refuse one with another class count. device: overrides the field."""
-        from lpld_core.teachers.teacher import load_teacher
-
-        return load_teacher(
-            self.teacher,
-            weights=os.fspath(self.weights),
-            classes=classes,
-            input_size=None if self.size is None else (self.size, self.size),
-            mean=self.mean,
-            std=self.std,
-            device=device or self.device,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeacherOptions:
-    """The teachers of a pool; several form an ensemble."""
-
-    teacher: Annotated[
-        tuple[str, ...] | list[str] | str, Setting(f"{_NETWORKS} Give several for an ensemble.")
-    ] = ()
-    weights: Annotated[
-        tuple[Folder, ...] | list[Folder] | Folder,
-        Setting(f"{_WEIGHTS}, one per --teacher.  [default: the published weights]"),
-    ] = ()
-    size: Annotated[int | None, Setting(f"Side of a view {_SIZE}", ge=1)] = None
-    mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
-    std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
-
-    def choices(self, preset: tuple[TeacherChoice, ...] = ()) -> tuple[TeacherChoice, ...]:
-        """Pair each teacher with its weights. preset: teachers if none are given."""
-        given = (self.teacher,) if isinstance(self.teacher, str) else tuple(self.teacher)
-        names = given or tuple(teacher.name for teacher in preset)
-        one = isinstance(self.weights, (str, os.PathLike))
-        weights = [os.fspath(file) for file in ([self.weights] if one else self.weights)]
-        if not names:
-            raise UsageError("Missing option '--teacher'.")
-        if weights and len(weights) != len(names):
-            raise UsageError(
-                f"give --teacher-weights once per --teacher ({len(names)} times), got {len(weights)}"
-            )
-        size = None if self.size is None else (self.size, self.size)
-        return tuple(
-            TeacherChoice(name=name, weights=file, input_size=size, mean=self.mean, std=self.std)
-            for name, file in zip(names, weights or [DEFAULT_WEIGHTS] * len(names), strict=True)
-        )
 
 
 @dataclass(frozen=True)
-class ImagesToPool:
-    """Positional arguments of `build`."""
-
-    images: Annotated[Folder, Setting("An image folder, one directory per class.", option=False)]
-    out: Annotated[Location, Setting("The pool: a path or an address.", option=False)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildCall(Writes, TorchExecutorOptions, LabelSettings, TeacherOptions, ImagesToPool):
+class BuildCall(Writes, TorchExecutorOptions, LabelSettings, TeacherOptions):
     """Arguments of `build`."""
 
+    images: Annotated[Location, Setting("An image folder, one directory per class.", option=False)]
+    out: NewPool
     preset: Annotated[
         ExperimentName | None,
         Setting("Settings of a published experiment; the others override them.  [default: imagenet1k]"),
-    ] = None
+    ] = field(default=None, kw_only=True)
     dry_run: Annotated[bool, Setting("Label one batch in memory and return what the pool would cost.")] = (
-        False
+        field(default=False, kw_only=True)
     )
 
 
@@ -318,9 +170,13 @@ def _prepared(call: BuildCall, out: Path, settings: BuildSettings, shown: Progre
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions(MachineOptions):
-    """The check with a teacher."""
+class VerifyCall(Shows, MachineOptions, TeacherOptions, FromPool):
+    """Arguments of `verify`."""
 
+    images: Annotated[
+        Location | None,
+        Setting("With --teacher: the labelled image folder; not needed if POOL carries its images."),
+    ] = None
     batches: Annotated[int, Setting("Batches to label again.", ge=1)] = 8
     tolerance: Annotated[
         float | None,
@@ -328,30 +184,13 @@ class CheckOptions(MachineOptions):
     ] = None
     seed: Annotated[int, Setting("Seed of the sample of batches.", ge=0, le=MAX_SEED)] = 0
     amp: Annotated[bool, Setting("Mixed precision, as the pool was labelled.")] = False
+    strict: Annotated[
+        bool,
+        Setting("For untrusted pools: check in a child process with limits, and report unneeded data."),
+    ] = False
 
     def __post_init__(self) -> None:
         check_settings(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolImages:
-    """The images of a pool to verify."""
-
-    images: Annotated[
-        Folder | None,
-        Setting("With --teacher: the labelled image folder; not needed if POOL carries its images."),
-    ] = None
-    strict: Annotated[
-        bool,
-        Setting(
-            "For pools from untrusted sources: check in a child process with limits, and report unneeded data."
-        ),
-    ] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerifyCall(Shows, CheckOptions, TeacherOptions, PoolImages, FromPool):
-    """Arguments of `verify`."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -428,286 +267,20 @@ def _check_labels(call: VerifyCall, shown: Progress) -> TeacherCheck:
         )
 
 
-@dataclass(frozen=True)
-class ImagesToFile:
-    """Positional arguments of `squeeze`."""
-
-    data: Annotated[Folder, Setting("An image folder, one directory per class.", option=False)]
-    out: Annotated[Folder, Setting("The statistics, a safetensors file.", option=False)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SqueezeCall(Writes, TorchExecutorOptions, SqueezeSettings, NetworkOptions, ImagesToFile):
-    """Arguments of `squeeze`."""
-
-    train_teacher: Annotated[
-        bool, Setting("First train the teacher on DATA from scratch and save it as --teacher-weights.")
-    ] = False
-    epochs: Annotated[int | None, Setting("Epochs of --train-teacher.  [default: 30]", ge=1)] = None
-    val: Annotated[
-        Folder | None, Setting("Image folder to measure the accuracy of a trained teacher on.")
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Squeezed(Result):
-    """Statistics of a folder. bound: the passes that a moving average needs."""
-
-    statistics: str
-    views: str
-    passes: int
-    update: str
-    classes: int
-    images: int
-    layers: int
-    bytes: int
-    model_bytes: int
-    teacher_top1: float | None
-    bound: UpdateBound
-
-
-@verb(SqueezeCall)
-def squeeze(call: SqueezeCall) -> Squeezed:
-    """Compute per-class BatchNorm statistics of a teacher on `data` and save them as `out`.
-
-    A moving average needs several passes; the result states the paper's bound. Exact moments need one, and
-    are bit-identical for any number of workers (at equal `threads`). The same call resumes an interrupted one.
-    """
-    settings = part_of(SqueezeSettings, call)
-    if call.train_teacher and call.weights in (DEFAULT_WEIGHTS, RANDOM_WEIGHTS):
-        raise UsageError("--train-teacher needs --teacher-weights FILE, the file to write")
-    if not call.train_teacher and (call.epochs is not None or call.val is not None):
-        raise UsageError("--epochs and --val go with --train-teacher")
-
-    from lpld_core.images import RealFolder
-    from lpld_core.networks.batchnorm import batchnorm_layers
-    from lpld_core.squeeze.squeeze import finished_squeeze, folder_bound, squeeze_folder
-    from lpld_core.unfinished import unfinished_beside, workplace
-    from lpld_labels.transforms.outputs import require_apart
-
-    out, data = Path(call.out), Path(call.data)
-    require_apart(out, data, call.weights, *filter(None, [call.val]))
-    machine, shown = call.prepare_machine(call), progress_of(call.progress)
-    look_over(data)
-    folder = RealFolder.open(data)
-    with call.opened_for(call.device, machine.threads) as executor:
-        accuracy = None
-        if call.train_teacher:
-            if not Path(call.weights).exists():
-                _require_replaceable(out, call.overwrite)
-            accuracy = _train_teacher(call, folder, shown)
-        teacher = call.load(classes=folder.classes, device=None if executor.on_this_machine else "cpu")
-        batchnorm_layers(teacher.model, name=f"teacher {call.teacher}")
-        statistics = finished_squeeze(out, teacher, folder, settings)
-        if statistics is not None:
-            log.warning("%s is there already, from the same squeeze", out)
-            if unfinished_beside(out).exists():
-                # An earlier run stopped between its last write and this removal.
-                with workplace(unfinished_beside(out)):
-                    pass
-        else:
-            _require_replaceable(out, call.overwrite)
-            with workplace(unfinished_beside(out)) as place, shown.stage("squeezing images") as progress:
-                statistics = squeeze_folder(
-                    teacher,
-                    folder,
-                    settings,
-                    place=place.absolute(),
-                    executor=executor,
-                    machine=machine,
-                    progress=progress,
-                )
-                statistics.save(out, within=place)
-    bound = folder_bound(folder, settings)
-    if statistics.update == "ema" and statistics.passes < bound.required_passes:
-        log.warning(
-            "warning: the moving averages have not converged; use --update exact or --passes %d",
-            bound.required_passes,
-        )
-    return Squeezed(
-        statistics=str(out),
-        views=statistics.views,
-        passes=statistics.passes,
-        update=statistics.update,
-        classes=statistics.classes,
-        images=int(statistics.counts.sum()),
-        layers=len(statistics.layers),
-        bytes=statistics.nbytes,
-        model_bytes=sum(tensor.nbytes for tensor in teacher.model.state_dict().values()),
-        teacher_top1=accuracy,
-        bound=bound,
-    )
-
-
-def _require_replaceable(out: Path, overwrite: bool) -> None:
-    """Refuse an existing file, unless it holds statistics and may be replaced."""
-    from lpld_core.squeeze.statistics import ClassStatistics
-    from lpld_labels.transforms.outputs import OVERWRITE_HINT
-
-    if out.exists():
-        if not overwrite:
-            raise PoolConflictError("something else is already here", where=out, hint=OVERWRITE_HINT)
-        ClassStatistics.load(out)
-
-
-def _train_teacher(call: SqueezeCall, folder: RealFolder, shown: Progress) -> float | None:
-    """Train the teacher, save it, and return its accuracy on `val`."""
-    from lpld_core.train.evaluate import ValidationSet
-    from lpld_core.train.train_teacher import (
-        TEACHER_RECIPE,
-        TeacherJob,
-        check_network,
-        train_teacher,
-        trained_by,
-    )
-
-    weights, side = Path(call.weights), call.size or _TEACHER_SIDE
-    if weights.exists() and trained_by(weights) is None:
-        raise UsageError(f"{weights} exists: leave out --train-teacher to use it")
-    recipe = replace(
-        TEACHER_RECIPE,
-        epochs=call.epochs or TEACHER_RECIPE.epochs,
-        mean=call.mean,
-        std=call.std,
-        seed=call.seed,
-        device=call.device,
-    )
-    job = TeacherJob(out=weights, network=call.teacher, size=(side, side), recipe=recipe)
-    check_network(job, folder.classes)
-    validation = None
-    if call.val is not None:
-        look_over(call.val)
-        validation = ValidationSet(Path(call.val), size=job.size)
-        validation.require_classes(folder.classes, folder.class_names)
-    with shown.stage("training the teacher") as progress:
-        accuracy = train_teacher(folder.root, job, validation=validation, progress=progress)
-    log.warning("teacher saved as %s", weights)
-    return None if accuracy is None else accuracy.top1
-
-
-@dataclass(frozen=True)
-class ToFolder:
-    """The positional argument of `recover`."""
-
-    out: Annotated[Folder, Setting("The new image folder.", option=False)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodOptions:
-    """What `recover` starts from."""
-
-    method: Annotated[Method, Setting("See above.")] = "lpld"
-    statistics: Annotated[Folder | None, Setting("Class statistics from squeeze; required by lpld.")] = None
-    real: Annotated[
-        Folder | None, Setting("Real images: rded takes crops of them, other methods their class names.")
-    ] = None
-    preset: Annotated[
-        PresetName | None,
-        Setting(
-            "Iterations, lr, alpha and roll of the paper's programs.  "
-            "[default: tiny up to 64 px, imagenet1k above]"
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecoverCall(Writes, TorchExecutorOptions, RecoverChoices, MethodOptions, NetworkOptions, ToFolder):
-    """Arguments of `recover`."""
-
-    part: Annotated[Part | None, Setting("Make only this part of the images; see the examples.")] = None
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Recovered(Result):
-    """Images of a recovery. complete: whether all parts are made. Losses: means over the groups made now."""
-
-    images: str
-    method: str
-    made_images: int
-    made_groups: int
-    kept_groups: int
-    seconds: float
-    complete: bool
-    contact_sheet: str | None
-    cross_entropy: float | None
-    batchnorm_loss: float | None
-
-
-@verb(RecoverCall)
-def recover(call: RecoverCall) -> Recovered:
-    """Synthesise images from a teacher and save them as the image folder `out`.
-
-    Methods:
-      lpld   optimise the images of one class together towards its class statistics
-      sre2l  optimise images of many classes together towards the global statistics
-      cda    like sre2l, with crops that shrink from the full image
-      rded   no optimisation: stitch 2 x 2 crops of real images on which the teacher is most confident
-
-    `out` also gets recover.json and contact_sheet.png. The same call resumes an interrupted one.
-
-    """
-    if call.method == "rded" and call.real is None:
-        raise UsageError("--method rded needs --real, a folder of real images")
-    if call.method == "lpld" and call.statistics_kind != "global" and call.statistics is None:
-        raise UsageError("--method lpld needs --statistics FILE (see squeeze) or --statistics-kind global")
-    if call.overwrite and call.part is not None:
-        raise UsageError("--overwrite replaces a complete run: it does not go with --part")
-
-    from lpld_core.images import RealFolder
-    from lpld_core.recover.run import recover_images
-    from lpld_core.squeeze.statistics import ClassStatistics
-    from lpld_labels.transforms.outputs import require_apart
-
-    require_apart(call.out, *filter(None, [call.real, call.statistics]))
-    machine, real = call.prepare_machine(call), None
-    if call.real is not None:
-        look_over(call.real)
-        real = RealFolder.open(Path(call.real))
-    with call.opened_for(call.device, machine.threads) as executor:
-        teacher = call.load(device=None if executor.on_this_machine else "cpu")
-        chosen = {name: value for name, value in values_of(RecoverChoices, call).items() if value is not None}
-        settings = method_settings(
-            call.method, size=teacher.input_size, classes=teacher.classes, preset=call.preset, **chosen
-        )
-        with progress_of(call.progress).stage(f"{call.method} images") as progress:
-            made = recover_images(
-                teacher,
-                call.out,
-                settings=settings,
-                statistics=None if call.statistics is None else ClassStatistics.load(call.statistics),
-                real=real,
-                part=call.part,
-                overwrite=call.overwrite,
-                executor=executor,
-                machine=machine,
-                progress=progress,
-            )
-    return Recovered(
-        images=str(call.out),
-        method=call.method,
-        made_images=made.images,
-        made_groups=made.made_groups,
-        kept_groups=made.kept_groups,
-        seconds=round(made.seconds, 3),
-        complete=made.complete,
-        contact_sheet=None if made.contact_sheet is None else str(made.contact_sheet),
-        cross_entropy=made.cross_entropy,
-        batchnorm_loss=made.batchnorm,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """What `train` trains on, and where it writes."""
 
     images: Annotated[
-        Folder | None, Setting("The labelled image folder; not needed if POOL carries its images.")
+        Location | None, Setting("The labelled image folder; not needed if POOL carries its images.")
     ] = None
-    val: Annotated[Folder | None, Setting("Image folder to measure accuracy on.")] = None
+    val: Annotated[Location | None, Setting("Image folder to measure accuracy on.")] = None
     val_by_order: Annotated[
         bool, Setting("Match the class folders of --val by order instead of by name.")
     ] = False
-    out: Annotated[Folder | None, Setting("Directory of the run.  [default: POOL's name + -student]")] = None
+    out: Annotated[Location | None, Setting("Directory of the run.  [default: POOL's name + -student]")] = (
+        None
+    )
     preset: Annotated[
         ExperimentName | None,
         Setting(
@@ -721,7 +294,7 @@ class RunOptions:
 class TrainCall(Writes, TrainSettings, RunOptions, FromPool):
     """Arguments of `train`."""
 
-    threads: Annotated[int | None, Setting(_THREADS, ge=1)] = None
+    threads: Annotated[int | None, Setting(THREADS, ge=1)] = None
 
     @property
     def place(self) -> Path:

@@ -13,7 +13,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lpld_core.verbs import build, recover, squeeze, train, verify
+    from lpld_core.image_verbs import recover, squeeze
+    from lpld_core.verbs import build, train, verify
     from lpld_labels.errors import LabelPoolError
     from lpld_labels.format.images import ImageTable
     from lpld_labels.format.manifest import Augmentation, PoolHeader, Teacher
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 # Loaded on first use: NumPy and pyarrow take longer to import than most commands take to run.
 _LAZY = {
-    "lpld_core.verbs": ("build", "recover", "squeeze", "train", "verify"),
+    "lpld_core.image_verbs": ("recover", "squeeze"),
+    "lpld_core.verbs": ("build", "train", "verify"),
     "lpld_labels.errors": ("LabelPoolError",),
     "lpld_labels.format.images": ("ImageTable",),
     "lpld_labels.format.manifest": ("Augmentation", "PoolHeader", "Teacher"),

@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from lpld_labels.errors import InvalidArgumentError, UsageError
 from lpld_labels.interop.settings import ExportOptions, ImportOptions
-from lpld_labels.io.addresses import Location, is_address, redact
-from lpld_labels.progress import ShowProgress, progress_of
+from lpld_labels.io.addresses import Location, redact
+from lpld_labels.options import ExecutorOptions, FromPool, NewPool, Shows, Writes
+from lpld_labels.progress import progress_of
 from lpld_labels.results import Result
 from lpld_labels.settings import Setting, part_of, verb
 from lpld_labels.transforms.settings import (
@@ -31,7 +32,6 @@ from lpld_labels.transforms.settings import (
 
 if TYPE_CHECKING:
     from lpld_labels.codecs.fidelity import Fidelity
-    from lpld_labels.exec.job import Executor
     from lpld_labels.format.manifest import Coverage, Manifest
     from lpld_labels.inspect.compare import Comparison
     from lpld_labels.inspect.summary import PoolSummary
@@ -39,91 +39,16 @@ if TYPE_CHECKING:
     from lpld_labels.interop.importing import ImportReport
     from lpld_labels.transforms.plan import BudgetPlan
 
-Folder = str | os.PathLike[str]
-RAY_HERE = "local"
-IMPORTED = Literal["auto", "sre2l", "lpld", "lpqld", "gvbsm", "fkd"]
-EXPORTED = Literal["sre2l", "lpld", "lpqld", "gvbsm"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shows:
-    """A verb that takes a while."""
-
-    progress: Annotated[
-        ShowProgress, Setting("A function of (done, total), or True to draw bars.", option=False)
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Writes(Shows):
-    """A verb that writes."""
-
-    overwrite: Annotated[bool, Setting("Replace an existing output that lpld-labels wrote.")] = False
-
-
-@dataclass(frozen=True)
-class FromPool:
-    """A verb that reads a pool."""
-
-    pool: Annotated[Location, Setting("A pool: a path or an address.", option=False)]
+Pools = Annotated[
+    Location | Sequence[Location], Setting("A pool, or several: paths or addresses.", option=False)
+]
 
 
 @dataclass(frozen=True)
 class PoolToPool(FromPool):
     """A verb that makes a pool of a pool."""
 
-    out: Annotated[Location, Setting("The new pool: a path or an address.", option=False)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExecutorOptions:
-    """Executor: processes of this machine, or a Ray cluster."""
-
-    jobs: Annotated[
-        int | None, Setting("Processes.  [default: 1; with Ray, as many as the cluster can run]", ge=1)
-    ] = None
-    ray: Annotated[
-        str | None,
-        Setting(
-            f"Run on a Ray cluster: HOST:PORT of its head, or '{RAY_HERE}' to start Ray here. All workers "
-            "need the same paths: a shared disk."
-        ),
-    ] = None
-
-    def require_shared(self, out: Location) -> None:
-        """Refuse an address if workers on other machines have no shared directory to write to."""
-        from lpld_labels.io.disk_cache import CACHE_VARIABLE
-
-        if self.ray is not None and is_address(out) and not os.environ.get(CACHE_VARIABLE):
-            raise UsageError(
-                "Ray workers write a pool to a shared directory before it is uploaded: set "
-                f"${CACHE_VARIABLE} to one, or write to a shared directory and use 'lpld-labels copy'"
-            )
-
-    def threads_each(self, threads: int | None) -> int:
-        """Return the CPU threads of a worker: those given, else 1 on a cluster, else this machine's share."""
-        if self.ray is not None:
-            return threads or 1
-        return threads or max(1, (os.cpu_count() or 1) // (self.jobs or 1))
-
-    @contextlib.contextmanager
-    def opened(self, *, gpus: float = 0.0, threads: int | None = None) -> Iterator[Executor]:
-        """Open the executor. gpus, threads: of a worker."""
-        if self.ray is None:
-            from lpld_labels.exec.local import LocalExecutor
-
-            yield LocalExecutor(self.jobs or 1)
-            return
-        from lpld_labels.exec.ray import RayExecutor, RaySettings
-
-        settings = RaySettings(
-            address=None if self.ray == RAY_HERE else self.ray,
-            workers=self.jobs,
-            gpus_per_task=gpus,
-            cpus_per_task=float(self.threads_each(threads)),
-        )
-        with RayExecutor(settings) as executor:
-            yield executor
+    out: NewPool
 
 
 def _limit(budget: int | str | Amount, *, pool: int, images: int = 0) -> int:
@@ -266,7 +191,7 @@ class PlanCall(Writes, PlanChoices, FromPool):
     """Arguments of `plan`."""
 
     images: Annotated[
-        Folder | None,
+        Location | None,
         Setting("The labelled image folder; a budget in x-images is a multiple of its size."),
     ] = None
     apply: Annotated[Location | None, Setting("Write the recommended pool.")] = None
@@ -352,24 +277,21 @@ def plan(call: PlanCall) -> Planned:
 
 
 @dataclass(frozen=True)
-class LabelsToPool:
-    """Positional arguments of `import_labels`."""
-
-    source: Annotated[Folder, Setting("The label folder.", option=False)]
-    out: Annotated[Location, Setting("The new pool: a path or an address.", option=False)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportCall(Writes, ImportOptions, ExecutorOptions, LabelsToPool):
+class ImportCall(Writes, ImportOptions, ExecutorOptions):
     """Arguments of `import_labels`."""
 
-    images: Annotated[Folder, Setting("The labelled images, one directory per class.")]
+    source: Annotated[Location, Setting("The label folder.", option=False)]
+    out: NewPool
+    images: Annotated[Location, Setting("The labelled images, one directory per class.")] = field(
+        kw_only=True
+    )
     format: Annotated[
-        IMPORTED, Setting("Program that wrote the folder; auto detects it from the layout and one file.")
-    ] = "auto"
+        Literal["auto", "sre2l", "lpld", "lpqld", "gvbsm", "fkd"],
+        Setting("Program that wrote the folder; auto detects it from the layout and one file."),
+    ] = field(default="auto", kw_only=True)
     skip_bad: Annotated[
         bool, Setting("Skip damaged or missing files; they are reported and recorded in the pool.")
-    ] = False
+    ] = field(default=False, kw_only=True)
 
 
 @verb(ImportCall)
@@ -405,17 +327,13 @@ def import_labels(call: ImportCall) -> ImportReport:
 
 
 @dataclass(frozen=True)
-class PoolToFolder(FromPool):
-    """Positional arguments of `export`."""
-
-    out: Annotated[Folder, Setting("The new label folder.", option=False)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportCall(Writes, ExportOptions, PoolToFolder):
+class ExportCall(Writes, ExportOptions, FromPool):
     """Arguments of `export`."""
 
-    format: Annotated[EXPORTED, Setting("Program that will read the folder.")]
+    out: Annotated[Location, Setting("The new label folder.", option=False)]
+    format: Annotated[
+        Literal["sre2l", "lpld", "lpqld", "gvbsm"], Setting("Program that will read the folder.")
+    ] = field(kw_only=True)
 
 
 @verb(ExportCall)
@@ -446,24 +364,17 @@ def export(call: ExportCall) -> ExportReport:
 
 
 @dataclass(frozen=True)
-class PoolsTo:
-    """Positional arguments of `copy`."""
-
-    pools: Annotated[
-        Location | Sequence[Location],
-        Setting("A pool, or several to merge: paths or addresses.", option=False),
-    ]
-    out: Annotated[Location, Setting("The new pool; with unpack, the new image folder.", option=False)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CopyCall(Writes, PoolsTo):
+class CopyCall(Writes):
     """Arguments of `copy`."""
 
-    images: Annotated[Folder | None, Setting("The labelled image folder: OUT then carries its images.")] = (
-        None
+    pools: Pools
+    out: Annotated[Location, Setting("The new pool; with unpack, the new image folder.", option=False)]
+    images: Annotated[Location | None, Setting("The labelled image folder: OUT then carries its images.")] = (
+        field(default=None, kw_only=True)
     )
-    unpack: Annotated[bool, Setting("Write only the images that POOL carries, to a new folder OUT.")] = False
+    unpack: Annotated[bool, Setting("Write only the images that POOL carries, to a new folder OUT.")] = field(
+        default=False, kw_only=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -558,24 +469,20 @@ def _unpack(pool: Location, call: CopyCall) -> Unpacked:
 
 
 @dataclass(frozen=True)
-class Pools:
-    """The positional argument of `report`."""
-
-    pools: Annotated[Location | Sequence[Location], Setting("A pool, or several to compare.", option=False)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportCall(Shows, Pools):
+class ReportCall(Shows):
     """Arguments of `report`."""
 
-    out: Annotated[Folder | None, Setting("The HTML file, for a single pool.")] = None
+    pools: Pools
+    out: Annotated[Location | None, Setting("The HTML file, for a single pool.")] = field(
+        default=None, kw_only=True
+    )
     images: Annotated[
-        Folder | None,
+        Location | None,
         Setting("The labelled image folder, to show views; not needed if POOL carries its images."),
-    ] = None
+    ] = field(default=None, kw_only=True)
     recipe: Annotated[
         Sequence[str], Setting("Commands that make the pool again, to show on the page.", option=False)
-    ] = ()
+    ] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
