@@ -7,30 +7,16 @@ from typing import Any
 
 import click
 
-from lpld_core.verbs import BuildCall, build, build_defaults
+from lpld_core.verbs import build, build_defaults
 
 from .console import says_if_finished, says_if_stopped, show
-from .options import FOLDER, call_options, given_only, json_option, out_argument
+from .options import given_only, verb_command
 from .progress import CommandProgress, human_seconds
 
 
-@click.command("build")
-@click.argument("images", type=FOLDER)
-@out_argument
-@call_options(BuildCall, usual=build_defaults({}))
-@json_option
+@verb_command("build", build, usual=build_defaults({}))
 def command(images: Path, out: str, as_json: bool, **given: Any) -> None:
-    """Label the image folder IMAGES (one directory per class) and write the pool OUT.
-
-    Run the same command again after a crash or Ctrl-C to resume. Run it with a smaller --ratio to grow a
-    pool: only the missing batches are labelled. Two views are labelled in memory before anything is written,
-    so invalid settings fail at once.
-
-    EXIF orientation is not applied. 16-bit samples are scaled to 8 bits; floating-point and 32-bit samples
-    are refused. Files without an image extension are skipped and listed; hidden folders and __MACOSX are not
-    classes.
-
-    \b
+    """\b
     Examples:
       lpld-labels build syn/in1k_ipc10 pools/in1k --teacher resnet18
       lpld-labels build syn/in1k_ipc10 pools/in1k_40x --teacher resnet18 --ratio 40
@@ -57,6 +43,6 @@ def command(images: Path, out: str, as_json: bool, **given: Any) -> None:
         if not as_json:
             click.echo(f"about {human_seconds(result.cost['seconds'])}")
         return
-    show(f"Pool of {images}", result.as_json(), as_json=as_json)
-    if not result.published and not as_json:
+    show(f"Pool of {images}", {"pool": out, **result.as_json()}, as_json=as_json)
+    if result.manifest is None and not as_json:
         click.echo("the last part publishes the pool", err=True)

@@ -1,12 +1,13 @@
 """click options: types of values, options of several commands, and options made from settings dataclasses.
 
-@call_options(SqueezeCall)
-def command(**given):
-    squeeze(**given_only(given))
+@verb_command("squeeze", squeeze)
+def command(data, out, as_json, **given):
+    squeeze(data, out, **given_only(given))
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
@@ -93,9 +94,12 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(path_type=Path)
 OUT = click.Path()
 OUT.name = "out"
-
-pool_argument = click.argument("pool", type=click.Path(file_okay=False))
-out_argument = click.argument("out", type=click.Path())
+_POOL = click.Path(file_okay=False)
+_ARGUMENTS: Mapping[str, dict[str, Any]] = {
+    "pool": {"type": _POOL},
+    "pools": {"type": _POOL, "nargs": -1, "required": True, "metavar": "POOL..."},
+    "out": {"type": click.Path()},
+}
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace an existing output that lpld-labels wrote."
 )
@@ -121,9 +125,8 @@ def call_options(
 ) -> Decorator[Any]:
     """Add an option for every field of a dataclass that has a `Setting`.
 
-    usual: defaults that help shows; options are then None unless given, so that --preset can replace
-    them. types: click types of fields whose annotation is
-    not enough.
+    usual: defaults that help shows; options are then None unless given, so that --preset can replace them.
+    types: click types of fields whose annotation is not enough.
     """
 
     def add(command: F) -> F:
@@ -137,6 +140,28 @@ def call_options(
         return command
 
     return add
+
+
+def verb_command(
+    name: str,
+    function: Callable[..., Any],
+    *,
+    usual: Mapping[str, Any] | None = None,
+    types: Mapping[str, Any] | None = None,
+    cls: type[click.Command] = click.Command,
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a verb: it has the verb's arguments as words, and its help, followed by examples."""
+
+    def make(command: Callable[..., Any]) -> click.Command:
+        call = vars(function)["call"]
+        command = call_options(call, usual=usual, types=types)(json_option(command))
+        for entry in reversed(fields(call)):
+            if not entry.kw_only:
+                command = click.argument(entry.name, **_ARGUMENTS.get(entry.name, {"type": FOLDER}))(command)
+        parts = (vars(function)["__wrapped__"].__doc__, command.__doc__)
+        return click.command(name, cls, help="\n\n".join(map(inspect.cleandoc, parts)))(command)
+
+    return make
 
 
 def given_only(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from lpld_labels.inspect.text import human_bytes
-from lpld_labels.verbs import PlanCall, Planned, plan
+from lpld_labels.verbs import Planned, plan
 
 from .console import print_json, says_if_finished, show, stdout_console
-from .options import BUDGET, OUT, call_options, given_only, json_option, pool_argument
+from .options import BUDGET, OUT, given_only, verb_command
 from .progress import CommandProgress
 
 if TYPE_CHECKING:
@@ -19,22 +17,9 @@ if TYPE_CHECKING:
     from lpld_labels.transforms.plan import BudgetPlan
 
 
-@click.command("plan")
-@pool_argument
-@call_options(PlanCall, types={"budget": BUDGET, "apply": OUT})
-@json_option
+@verb_command("plan", plan, types={"budget": BUDGET, "apply": OUT})
 def command(pool: str, as_json: bool, apply: str | None, **given: Any) -> None:
-    """Find the prune ratio and codec with which POOL fits a byte budget.
-
-    For every codec the table shows the smallest prune ratio that fits; bytes count labels, views, codec
-    tables and the image table. The recommended row has the most views per image among those that keep
-    enough of each label (--min-fidelity). --apply writes that pool.
-
-    Training at a temperature that falls over the epochs (train --temperature-schedule) uses labels at all
-    of these temperatures: check every "kept" column. Full logits and klt serve every temperature, top-k
-    only low ones.
-
-    \b
+    """\b
     Examples:
       lpld-labels plan pool --budget 300MB
       lpld-labels plan pool --budget 1x-images --images syn/       fewer labels than images?

@@ -9,10 +9,10 @@ import click
 
 from lpld_labels.inspect.text import human_bytes
 from lpld_labels.pool.pool_files import manifest_of
-from lpld_labels.verbs import ReportCall, Reported, report
+from lpld_labels.verbs import Reported, report
 
 from .console import note, print_json, stdout_console
-from .options import call_options, given_only, json_option
+from .options import given_only, verb_command
 from .progress import CommandProgress
 from .recipe import recipe
 
@@ -22,22 +22,9 @@ if TYPE_CHECKING:
     from lpld_labels.inspect.compare import ComparedPool, Comparison
 
 
-@click.command("report")
-@click.argument("pools", nargs=-1, required=True, type=click.Path(file_okay=False), metavar="POOL...")
-@call_options(ReportCall, types={"out": click.Path(path_type=Path, dir_okay=False)})
-@json_option
+@verb_command("report", report, types={"out": click.Path(path_type=Path, dir_okay=False)})
 def command(pools: tuple[str, ...], as_json: bool, **given: Any) -> None:
-    """Write an HTML report on a pool, or compare several pools on the terminal.
-
-    The page shows the pool's settings, size, views, labels, and warnings. Labels are read from a random
-    sample, so that a pool of any size takes seconds; each chart says how many rows it covers. With images,
-    and torch installed, views are shown as the student sees them. The page is one file that needs no network
-    and no server.
-
-    For several pools, the command prints the settings that differ, bytes, what codecs kept, and which pool
-    was made from which.
-
-    \b
+    """\b
     Examples:
       lpld-labels report pools/in1k_40x --images syn/in1k_ipc10 --out report.html
       lpld-labels report pools/*

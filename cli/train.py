@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from lpld_core.verbs import TrainCall, require_trainable, train_defaults, train_in
+from lpld_core.verbs import TrainCall, require_trainable, train, train_defaults, train_in
 from lpld_labels.errors import LabelPoolError, WorkerDiedError
 
 from .console import note, says_if_stopped, show
-from .options import FILE, call_options, given_only, json_option, pool_argument
+from .options import FILE, given_only, verb_command
 from .progress import CommandProgress
 
 if TYPE_CHECKING:
@@ -91,24 +91,9 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-@click.command("train", cls=ReportOnce)
-@pool_argument
-@call_options(TrainCall, types={"out": FILE}, usual=train_defaults({}))
-@json_option
+@verb_command("train", train, types={"out": FILE}, usual=train_defaults({}), cls=ReportOnce)
 def command(pool: str, as_json: bool, **given: Any) -> None:
-    """Train a student from POOL and the images it labels.
-
-    The number of steps does not depend on the pool's size: label batches of a small pool are used more often.
-    Run the same command again after a crash: it resumes from the last checkpoint and ends with the same
-    weights. The run's directory gets log.jsonl, checkpoint.safetensors and student.safetensors.
-
-    A temperature that falls (--temperature-schedule, preset lpqld) needs labels that serve every
-    temperature: all logits (f16, int8) or klt. Top-k labels serve low temperatures only.
-
-    Several processes (torchrun) share the rows of every step: --batch-size is their total, and a run may
-    resume with another number of processes. BatchNorm sees only a process's own rows.
-
-    \b
+    """\b
     Examples:
       lpld-labels train pools/in1k_40x --images syn/in1k_ipc10 --val imagenet/val --device cuda
       lpld-labels train pools/tiny --images syn/tiny --val tiny/val --preset tiny
@@ -128,6 +113,6 @@ def command(pool: str, as_json: bool, **given: Any) -> None:
         result = train_in(call, ranks)
     if not ranks.first:
         return
-    if result.resumed_from_epoch == call.epochs:
+    if result.resumed_from == call.epochs:
         note(f"{call.place}: finished before, nothing was left to do")
     show("Student", result.as_json(), as_json=as_json)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.verbs import VerifyCall, verify
+from lpld_core.verbs import verify
 from lpld_labels.inspect.text import human_bytes
 
 from .console import print_json, stdout_console
-from .options import call_options, given_only, json_option, pool_argument
+from .options import given_only, verb_command
 from .progress import CommandProgress
 
 if TYPE_CHECKING:
@@ -18,26 +18,9 @@ if TYPE_CHECKING:
     from lpld_labels.inspect.check import CheckReport
 
 
-@click.command("verify")
-@pool_argument
-@call_options(VerifyCall)
-@json_option
+@verb_command("verify", verify)
 def command(pool: str, as_json: bool, **given: Any) -> None:
-    """Check that a pool is intact and, given its images and teacher, that its labels are correct.
-
-    Compares file digests and page checksums, row counts, key order, ranges, duplicates and the digest of
-    every batch; images that the pool carries are compared with their digests. Lists every damaged file.
-
-    With --teacher, and --images unless the pool carries them, it then renders the views of sampled batches,
-    runs the teacher on them and compares the labels as they are stored (logits or probabilities). A pool of
-    several teachers needs all of them, in order. The exit code is 0 if everything is correct, else 1.
-
-    --strict is for pools from untrusted sources: the check runs in a child process with limits on memory and
-    time. It also reports what the format allows but our pools never contain, and where data could be hidden:
-    files beside the pool's own (except README.md), symbolic links, manifest fields that readers ignore,
-    unknown resize code.
-
-    \b
+    """\b
     Examples:
       lpld-labels verify pools/in1k_ipc10
       lpld-labels verify pools/from_a_stranger --strict

@@ -19,6 +19,7 @@ from lpld_labels.settings import Setting, part_of, values_of, verb
 
 if TYPE_CHECKING:
     from lpld_core.images import RealFolder
+    from lpld_core.recover.run import RunSummary
     from lpld_core.squeeze.squeeze import UpdateBound
 
 log = logging.getLogger(__name__)
@@ -62,10 +63,14 @@ class Squeezed(Result):
 
 @verb(SqueezeCall)
 def squeeze(call: SqueezeCall) -> Squeezed:
-    """Compute per-class BatchNorm statistics of a teacher on `data` and save them as `out`.
+    """Compute per-class BatchNorm statistics of a teacher on DATA and save them as OUT.
 
-    A moving average needs several passes; the result states the paper's bound. Exact moments need one, and
-    are bit-identical for any number of workers (at equal `threads`). The same call resumes.
+    DATA is an image folder with one directory per class; OUT a safetensors file. Every pass covers all
+    classes. A moving average needs several passes; the output states the paper's bound. Exact moments need
+    one, and are bit-identical for any number of workers (at equal --threads).
+
+    Run the same command again after a crash or Ctrl-C to resume. Classes whose images changed in path, size
+    or date start over. An OUT from other settings or images is only replaced with --overwrite.
     """
     settings = part_of(SqueezeSettings, call)
     if call.train_teacher and call.weights in (DEFAULT_WEIGHTS, RANDOM_WEIGHTS):
@@ -207,34 +212,18 @@ class RecoverCall(Writes, TorchExecutorOptions, RecoverChoices, MethodOptions, N
     )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Recovered(Result):
-    """Images of a recovery. complete: whether all parts are made. Losses: means over the groups made now."""
-
-    images: str
-    method: str
-    made_images: int
-    made_groups: int
-    kept_groups: int
-    seconds: float
-    complete: bool
-    contact_sheet: str | None
-    cross_entropy: float | None
-    batchnorm_loss: float | None
-
-
 @verb(RecoverCall)
-def recover(call: RecoverCall) -> Recovered:
-    """Synthesise images from a teacher and save them as the image folder `out`.
+def recover(call: RecoverCall) -> RunSummary:
+    """Synthesise images from a teacher and save them as the image folder OUT.
 
-    Methods:
-      lpld   optimise the images of one class together towards its class statistics
-      sre2l  optimise images of many classes together towards the global statistics
-      cda    like sre2l, with crops that shrink from the full image
-      rded   no optimisation: stitch 2 x 2 crops of real images on which the teacher is most confident
+    \b
+    lpld   optimise the images of one class together towards its class statistics
+    sre2l  optimise images of many classes together towards the global statistics
+    cda    like sre2l, with crops that shrink from the full image
+    rded   no optimisation: stitch 2 x 2 crops of real images on which the teacher is most confident
 
-    `out` also gets recover.json and contact_sheet.png. The same call resumes an interrupted one.
-
+    Run the same command again after a crash or Ctrl-C to resume. OUT also gets recover.json with all settings
+    and contact_sheet.png, an overview of the images. rded only resumes with the same real images or copies.
     """
     if call.method == "rded" and call.real is None:
         raise UsageError("--method rded needs --real, a folder of real images")
@@ -260,7 +249,7 @@ def recover(call: RecoverCall) -> Recovered:
             call.method, size=teacher.input_size, classes=teacher.classes, preset=call.preset, **chosen
         )
         with progress_of(call.progress).stage(f"{call.method} images") as progress:
-            made = recover_images(
+            return recover_images(
                 teacher,
                 call.out,
                 settings=settings,
@@ -272,15 +261,3 @@ def recover(call: RecoverCall) -> Recovered:
                 machine=machine,
                 progress=progress,
             )
-    return Recovered(
-        images=str(call.out),
-        method=call.method,
-        made_images=made.images,
-        made_groups=made.made_groups,
-        kept_groups=made.kept_groups,
-        seconds=round(made.seconds, 3),
-        complete=made.complete,
-        contact_sheet=None if made.contact_sheet is None else str(made.contact_sheet),
-        cross_entropy=made.cross_entropy,
-        batchnorm_loss=made.batchnorm,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,12 +28,12 @@ from lpld_labels.results import Result
 from lpld_labels.settings import Setting, check_settings, part_of, values_of, verb
 
 if TYPE_CHECKING:
-    from lpld_core.relabel.build import Build
+    from lpld_core.relabel.build import Build, BuildResult
     from lpld_core.relabel.verify_teacher import TeacherCheck
     from lpld_core.train.evaluate import Accuracy
     from lpld_core.train.ranks import Ranks
+    from lpld_core.train.student import TrainResult
     from lpld_core.train.trainer import EpochProgress
-    from lpld_labels.format.manifest import Manifest
     from lpld_labels.inspect.check import CheckReport
 
 log = logging.getLogger(__name__)
@@ -56,28 +56,6 @@ class BuildCall(Writes, TorchExecutorOptions, LabelSettings, TeacherOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Built(Result):
-    """A labelled folder. The counts of the pool are None until the last part publishes it.
-
-    cost: of a dry run, which writes nothing.
-    """
-
-    pool: str
-    labelled_batches: int
-    image_classes: int
-    published: bool
-    batches: int | None
-    rows: int | None
-    bytes: int | None
-    content_digest: str | None
-    manifest: Manifest | None = field(repr=False)
-    cost: dict[str, Any] | None = field(default=None, repr=False)
-
-    def as_json(self) -> dict[str, Any]:
-        return super().as_json() if self.cost is None else self.cost
-
-
 def build_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the preset's values, and those that follow from other arguments."""
     values = values_of(LabelSettings, preset_named(given.get("preset")).label)
@@ -87,15 +65,19 @@ def build_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @verb(BuildCall, defaults=build_defaults)
-def build(call: BuildCall) -> Built:
-    """Label the image folder `images` with a teacher and write the pool `out`.
+def build(call: BuildCall) -> BuildResult:
+    """Label the image folder IMAGES (one directory per class) and write the pool OUT.
 
-    The same call resumes after an interruption; with a smaller `ratio` it grows a pool. Two views are
-    labelled in memory before anything is written, so invalid settings fail at once.
+    Run the same command again after a crash or Ctrl-C to resume. Run it with a smaller --ratio to grow a
+    pool: only the missing batches are labelled. Two views are labelled in memory before anything is written,
+    so invalid settings fail at once.
+
+    EXIF orientation is not applied. 16-bit samples are scaled to 8 bits; floating-point and 32-bit samples
+    are refused. Files without an image extension are skipped and listed; hidden folders and __MACOSX are not
+    classes.
     """
-    from lpld_core.relabel.build import run_build
+    from lpld_core.relabel.build import BuildResult, run_build
     from lpld_core.relabel.source import dry_run
-    from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.transforms.outputs import require_apart
     from lpld_labels.transforms.remote_output import destination, gathered_at
 
@@ -117,7 +99,6 @@ def build(call: BuildCall) -> Built:
     call.require_shared(call.out)
     require_apart(call.out, call.images)
     classes, shown = len(look_over(call.images)), progress_of(call.progress)
-    labelled, manifest, cost = 0, None, None
     if call.dry_run:
         build = _prepared(call, gathered_at(call.out), settings, shown)
         estimate, trial = dry_run(build.source, build.ensemble, build.wanted)
@@ -129,27 +110,15 @@ def build(call: BuildCall) -> Built:
             "trial_seconds": round(trial.row_seconds * trial.rows, 4),
             "seconds": round(trial.row_seconds * estimate.views / workers, 1),
         }
-    else:
-        with (
-            call.opened_for(call.device, threads) as executor,
-            destination(call.out, overwrite=call.overwrite, extend=True) as path,
-        ):
-            build = _prepared(call, path, settings, shown)
-            with shown.stage("labelling batches") as progress:
-                result = run_build(build, executor, overwrite=call.overwrite, progress=progress)
-            labelled, manifest = result.labelled, result.manifest
-    return Built(
-        pool=redact(call.out),
-        labelled_batches=labelled,
-        image_classes=classes,
-        published=manifest is not None,
-        batches=None if manifest is None else manifest.counts.batches,
-        rows=None if manifest is None else manifest.counts.rows,
-        bytes=None if manifest is None else pool_bytes(manifest),
-        content_digest=None if manifest is None else manifest.content_digest,
-        manifest=manifest,
-        cost=cost,
-    )
+        return BuildResult(labelled=0, manifest=None, image_classes=classes, cost=cost)
+    with (
+        call.opened_for(call.device, threads) as executor,
+        destination(call.out, overwrite=call.overwrite, extend=True) as path,
+    ):
+        build = _prepared(call, path, settings, shown)
+        with shown.stage("labelling batches") as progress:
+            result = run_build(build, executor, overwrite=call.overwrite, progress=progress)
+    return replace(result, image_classes=classes)
 
 
 def _prepared(call: BuildCall, out: Path, settings: BuildSettings, shown: Progress) -> Build:
@@ -213,10 +182,19 @@ class Verified(Result):
 
 @verb(VerifyCall)
 def verify(call: VerifyCall) -> Verified:
-    """Check that `pool` is intact and, given its images and teacher, that its labels are correct.
+    """Check that a pool is intact and, given its images and teacher, that its labels are correct.
 
-    Lists every damaged file. With a teacher, it renders the views of sampled batches, runs the teacher on
-    them and compares the labels as they are stored. A pool of several teachers needs all of them, in order.
+    Compares file digests and page checksums, row counts, key order, ranges, duplicates and the digest of
+    every batch; images that the pool carries are compared with their digests. Lists every damaged file.
+
+    With --teacher, and --images unless the pool carries them, it then renders the views of sampled batches,
+    runs the teacher on them and compares the labels as they are stored (logits or probabilities). A pool of
+    several teachers needs all of them, in order. The exit code is 0 if everything is correct, else 1.
+
+    --strict is for pools from untrusted sources: the check runs in a child process with limits on memory and
+    time. It also reports what the format allows but our pools never contain, and where data could be hidden:
+    files beside the pool's own (except README.md), symbolic links, manifest fields that readers ignore,
+    unknown resize code.
     """
     from lpld_labels.inspect.check import check_pool
     from lpld_labels.pool.pool_files import manifest_of
@@ -303,17 +281,6 @@ class TrainCall(Writes, TrainSettings, RunOptions, FromPool):
         return Path(f"{name}-student") if self.out is None else Path(self.out)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Trained(Result):
-    """A student: its weights file, and its accuracy on `val`."""
-
-    weights: str
-    steps: int
-    resumed_from_epoch: int
-    top1: float | None
-    top5: float | None
-
-
 def train_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the preset's values, and workers for a GPU."""
     values = values_of(TrainSettings, preset_named(given.get("preset")).train)
@@ -323,12 +290,18 @@ def train_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @verb(TrainCall, defaults=train_defaults)
-def train(call: TrainCall) -> Trained:
-    """Train a student from `pool` and the images it labels.
+def train(call: TrainCall) -> TrainResult:
+    """Train a student from POOL and the images it labels.
 
     The number of steps does not depend on the pool's size: label batches of a small pool are used more often.
-    The same call resumes from the last checkpoint and ends with the same weights. The run's directory `out`
-    gets log.jsonl, checkpoint.safetensors and student.safetensors.
+    Run the same command again after a crash: it resumes from the last checkpoint and ends with the same
+    weights. The run's directory gets log.jsonl, checkpoint.safetensors and student.safetensors.
+
+    A temperature that falls (--temperature-schedule, preset lpqld) needs labels that serve every
+    temperature: all logits (f16, int8) or klt. Top-k labels serve low temperatures only.
+
+    Several processes (torchrun) share the rows of every step: --batch-size is their total, and a run may
+    resume with another number of processes. BatchNorm sees only a process's own rows.
     """
     from lpld_core.train.ranks import joined_ranks
 
@@ -354,7 +327,7 @@ def require_trainable(call: TrainCall) -> None:
     torch.set_num_threads(threads_of_a_rank(call.threads))
 
 
-def train_in(call: TrainCall, ranks: Ranks) -> Trained:
+def train_in(call: TrainCall, ranks: Ranks) -> TrainResult:
     """Train in this process and the others that joined."""
     from lpld_core.train.evaluate import ValidationSet
     from lpld_core.train.student import train_student
@@ -375,7 +348,7 @@ def train_in(call: TrainCall, ranks: Ranks) -> Trained:
                 score = "" if accuracy is None else f", top-1 {accuracy.top1:.1%}"
                 progress.note(f"loss {epoch.loss:.4g}, lr {epoch.learning_rate:.3g}{score}")
 
-            result = train_student(
+            return train_student(
                 reader,
                 call.images,
                 call.place,
@@ -387,11 +360,3 @@ def train_in(call: TrainCall, ranks: Ranks) -> Trained:
                 overwrite=call.overwrite,
                 ranks=ranks,
             )
-    accuracy = result.accuracy
-    return Trained(
-        weights=str(result.weights),
-        steps=result.steps,
-        resumed_from_epoch=result.resumed_from,
-        top1=None if accuracy is None else accuracy.top1,
-        top5=None if accuracy is None else accuracy.top5,
-    )

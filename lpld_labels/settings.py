@@ -158,9 +158,11 @@ def verb(
         shown = sorted(fields(cls), key=lambda entry: entry.kw_only)
         parameters = [_parameter(entry, hints[entry.name], usual) for entry in shown]
         returned = run.__annotations__["return"]
-        function.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
+        vars(function)["__signature__"] = inspect.Signature(parameters, return_annotation=returned)
         lines = [f"{name}: {entry.setting.help}" for name, entry in setting_fields(cls).items()]
-        function.__doc__ = "\n".join([inspect.cleandoc(run.__doc__ or ""), "", *lines])
+        text = inspect.cleandoc(run.__doc__ or "").replace("\b\n", "")  # click's mark of a block
+        function.__doc__ = "\n".join([text, "", *lines])
+        vars(function)["call"] = cls
         return function
 
     return decorate

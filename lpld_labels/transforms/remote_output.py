@@ -36,6 +36,7 @@ from lpld_labels.pool.own_files import is_our_card, own_paths, send_card, write_
 from lpld_labels.pool.pool_files import PoolFiles, copy_file, verified
 from lpld_labels.pool.publish import put_in_place
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.unfinished import unfinished
 from lpld_labels.transforms.outputs import OVERWRITE_HINT
 from lpld_labels.transforms.pipeline import manifest_there
@@ -49,14 +50,26 @@ Rest = ParamSpec("Rest")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Copied:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Copied(Result):
     """Result of a copy. sent, found: bytes that were copied, and that were there already."""
 
     manifest: Manifest
     files: int
     sent: int
     found: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "batches": self.manifest.counts.batches,
+            "images": self.manifest.counts.images,
+            "bytes": pool_bytes(self.manifest),
+            "image_bytes": self.manifest.components["packed"],
+            "files": self.files,
+            "sent": self.sent,
+            "found": self.found,
+            "content_digest": self.manifest.content_digest,
+        }
 
 
 def fetch_pool(
