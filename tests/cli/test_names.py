@@ -9,7 +9,9 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 from lpld_cli.main import LAZY_COMMANDS, group
-from lpld_cli.options import BUDGET, POOL_BUDGET, Amount
+from lpld_cli.options import BUDGET, POOL_BUDGET
+
+from lpld_labels.transforms.settings import Amount
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 import click
 import pytest
 from click.testing import CliRunner
-from lpld_cli.options import settings_options, take
+from lpld_cli.options import call_options, given_only
 
 from lpld_core.settings import Part
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.settings import Setting, check_settings
+from lpld_labels.settings import Setting, check_settings, values_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +42,12 @@ class Settings:
 def run(*words: str, preset: Settings | None = None) -> tuple[Settings | None, str]:
     """Return the settings that a command line gives, and what was printed."""
     found: list[Settings] = []
+    usual = None if preset is None else values_of(Settings, preset)
 
     def collect(**given: Any) -> None:
-        found.append(take(Settings, given, base=preset))
-        assert not given
+        found.append(Settings(**(usual or {}) | given_only(given)))
 
-    command = click.command()(settings_options(Settings, preset=preset)(collect))
+    command = click.command()(call_options(Settings, usual=usual)(collect))
     result = CliRunner().invoke(command, list(words))
     return (found[0] if found else None), result.output
 

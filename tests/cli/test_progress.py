@@ -164,7 +164,7 @@ def test_work_of_no_length_shows_no_bar(terminal: Terminal) -> None:
 def test_long_work_of_unknown_length_shows_that_it_goes_on(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lpld_cli.progress.SECONDS_WITHOUT_TOTAL", 0.0)
+    monkeypatch.setattr("lpld_labels.progress.SECONDS_WITHOUT_TOTAL", 0.0)
     with progress_bar("encoding batches"):
         time.sleep(0.3)
     assert "encoding batches" in terminal.getvalue()

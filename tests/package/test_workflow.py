@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from lpld_cli.main import EXTRAS
+
+from lpld_labels.errors import EXTRAS
 
 
 @pytest.fixture
