@@ -11,7 +11,7 @@ NET, SIDE = "small-resnet10:width=8,stem_stride=2", 16
 
 
 def shown(done: int, total: int) -> None:
-    print(f"{done}/{total}")
+    assert 0 <= done <= total or total == 0
 
 
 def main(real: Path, work: Path) -> None:
@@ -56,7 +56,11 @@ def main(real: Path, work: Path) -> None:
     for result in (squeezed, made, built, student, half, tenth, small, planned, exported, imported, copied):
         assert repr(result).startswith(type(result).__name__)
         assert "<table>" in result._repr_html_()
-    print(repr(page), bound, sheet, labelled, top1, ratio, codec, claims, warnings, good, size)
+    assert "page: " in repr(page)
+    assert (bound > 0, labelled, ratio > 1, codec, size > 0) == (True, 24, True, "int8", True)
+    assert sheet is not None
+    assert (len(claims) > 0, warnings) == (True, ())
+    assert top1 is not None
     with lpld.PoolReader(work / "packed") as reader:
         assert reader._repr_html_().count("<img") == 4
     assert good
