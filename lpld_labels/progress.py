@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from lpld_labels.exec.job import TaskCounts
 
 SECONDS_WITHOUT_TOTAL = 1.0
-SECONDS_BETWEEN_UPDATES = 0.2
-"""Of a notebook, which draws every bar anew."""
+SECONDS_BETWEEN_DRAWINGS = 0.2
+"""In a notebook."""
 
 
 class Progress:
@@ -33,10 +34,9 @@ class Progress:
             retried = f", {counts.retried} retried" if counts.retried else ""
             self.note(f"tasks: {counts.running} running, {counts.done} done{retried}")
 
-    @contextlib.contextmanager
-    def stage(self, what: str) -> Iterator[Progress]:
+    def stage(self, what: str) -> AbstractContextManager[Progress]:
         """Report a part of the work. what: its name, in a few words."""
-        yield self
+        return contextlib.nullcontext(self)
 
 
 ShowProgress = Callable[[int, int], None] | bool | None
@@ -68,9 +68,18 @@ class DrawnProgress(Progress):
         from rich.console import Console
 
         console = Console(stderr=True)
-        show = _notebook_bars if console.is_jupyter else terminal_bars
-        with show(console) as bars, bar_in(bars, what) as bar:
+        bars = terminal_bars(console)
+        if not console.is_jupyter:
+            with bars, bar_in(bars, what) as bar:
+                yield bar
+            return
+        from IPython.display import display
+
+        # rich's own live display needs ipywidgets, and saved notebooks lose it.
+        handle = display(bars, display_id=True)
+        with bar_in(bars, what, lambda: handle.update(bars)) as bar:
             yield bar
+        handle.update(bars)
 
 
 def terminal_bars(console: Console) -> Bars:
@@ -104,46 +113,30 @@ def terminal_bars(console: Console) -> Bars:
 
 
 @contextlib.contextmanager
-def _notebook_bars(console: Console) -> Iterator[Bars]:
-    """Yield bars that a notebook shows: rich's own live display needs ipywidgets, and saved pages lose it."""
-    from IPython.display import display
-
-    bars = terminal_bars(console)
-    handle, updated = display(bars, display_id=True), time.monotonic()
-    update = bars.update
-
-    def draw(*task: Any, **values: Any) -> None:
-        nonlocal updated
-        update(*task, **values)
-        if time.monotonic() - updated >= SECONDS_BETWEEN_UPDATES:
-            updated = time.monotonic()
-            handle.update(bars)
-
-    bars.update = draw
-    try:
-        yield bars
-    finally:
-        handle.update(bars)
-
-
-@contextlib.contextmanager
-def bar_in(bars: Bars, what: str) -> Iterator[Progress]:
-    """Yield a bar of a display; it is removed if its length never becomes known."""
-    bar = _Bar(bars, what)
+def bar_in(bars: Bars, what: str, draw: Callable[[], None] | None = None) -> Iterator[Progress]:
+    """Yield a bar of a display; it is removed if its length never becomes known. draw: the display."""
+    bar = _Bar(bars, what, draw)
     yield bar
     if not bar.known:
         bars.remove_task(bar.task)
 
 
 class _Bar(Progress):
-    def __init__(self, bars: Bars, what: str) -> None:
+    def __init__(self, bars: Bars, what: str, draw: Callable[[], None] | None) -> None:
         self.bars, self.known = bars, False
         self.task = bars.add_task(what, total=None, counted="", note="")
+        self._draw, self._drawn = draw, time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         if total > 0:
             self.known = True
-            self.bars.update(self.task, completed=done, total=total, counted=f"{done}/{total}")
+            self._update(completed=done, total=total, counted=f"{done}/{total}")
 
     def note(self, text: str) -> None:
-        self.bars.update(self.task, note=text)
+        self._update(note=text)
+
+    def _update(self, **values: Any) -> None:
+        self.bars.update(self.task, **values)
+        if self._draw is not None and time.monotonic() - self._drawn >= SECONDS_BETWEEN_DRAWINGS:
+            self._drawn = time.monotonic()
+            self._draw()

@@ -141,7 +141,7 @@ def test_several_pools_are_compared(pool: Path, tmp_path: Path) -> None:
         ("prune", {"ratio": 0.5}, "ratio is too small"),
         ("encode", {}, "no codec is given"),
         ("export", {"format": "lpld", "top_k": 3}, "--top-k"),
-        ("export", {"format": "zip"}, "unknown export format"),
+        ("export", {"format": "zip"}, "format is wrong"),
         ("copy", {"unpack": True, "overwrite": True}, "no other options"),
         ("copy", {"unpack": True}, "does not carry its images"),
     ],
