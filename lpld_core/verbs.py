@@ -154,8 +154,7 @@ class VerifyCall(Shows, MachineOptions, TeacherOptions, FromPool):
     seed: Annotated[int, Setting("Seed of the sample of batches.", ge=0, le=MAX_SEED)] = 0
     amp: Annotated[bool, Setting("Mixed precision, as the pool was labelled.")] = False
     strict: Annotated[
-        bool,
-        Setting("For untrusted pools: check in a child process with limits, and report unneeded data."),
+        bool, Setting("For untrusted pools: check in a child process with limits, and report unneeded data.")
     ] = False
 
     def __post_init__(self) -> None:

@@ -93,10 +93,7 @@ def setting_fields(cls: type) -> dict[str, SettingField]:
             kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
             without_none = tuple(kind for kind in kinds if kind is not types.NoneType)
             found[entry.name] = SettingField(
-                name=entry.name,
-                kinds=without_none,
-                optional=len(without_none) < len(kinds),
-                setting=setting,
+                name=entry.name, kinds=without_none, optional=len(without_none) < len(kinds), setting=setting
             )
     return found
 

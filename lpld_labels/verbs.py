@@ -178,8 +178,7 @@ class PlanCall(Writes, PlanChoices, FromPool):
     """Arguments of `plan`."""
 
     images: Annotated[
-        Location | None,
-        Setting("The labelled image folder; a budget in x-images is a multiple of its size."),
+        Location | None, Setting("The labelled image folder; a budget in x-images is a multiple of its size.")
     ] = None
     apply: Annotated[Location | None, Setting("Write the recommended pool.")] = None
     jobs: Annotated[int, Setting("Processes of --apply.", ge=1)] = 1
@@ -358,10 +357,7 @@ def export(call: ExportCall) -> ExportReport:
     from lpld_labels.interop.exporting import export_pool
     from lpld_labels.pool.reader import PoolReader
 
-    with (
-        PoolReader(call.pool) as reader,
-        progress_of(call.progress).stage("exporting batches") as progress,
-    ):
+    with PoolReader(call.pool) as reader, progress_of(call.progress).stage("exporting batches") as progress:
         return export_pool(
             reader,
             call.out,
