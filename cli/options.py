@@ -125,7 +125,7 @@ def call_options(
 ) -> Decorator[Any]:
     """Add an option for every field of a dataclass that has a `Setting`.
 
-    usual: defaults that help shows; options are then None unless given, so that --preset can replace them.
+    usual: defaults that help shows of options that are None unless given, so that --preset can replace them.
     types: click types of fields whose annotation is not enough.
     """
 
@@ -134,8 +134,8 @@ def call_options(
         for entry in reversed(setting_fields(cls).values()):
             if entry.setting.option:
                 shown = default = defaults[entry.name]
-                if usual is not None:
-                    shown, default = usual.get(entry.name, default), None
+                if usual is not None and entry.name in usual:
+                    shown, default = usual[entry.name], None
                 command = _option(entry, (types or {}).get(entry.name), default, shown)(command)
         return command
 
