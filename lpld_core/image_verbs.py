@@ -28,9 +28,7 @@ _TEACHER_SIDE = 64
 
 
 @dataclass(frozen=True)
-class SqueezeCall(Writes, TorchExecutorOptions, SqueezeSettings, NetworkOptions):
-    """Arguments of `squeeze`."""
-
+class _SqueezeCall(Writes, TorchExecutorOptions, SqueezeSettings, NetworkOptions):
     data: Annotated[Location, Setting("An image folder, one directory per class.", option=False)]
     out: Annotated[Location, Setting("The statistics, a safetensors file.", option=False)]
     train_teacher: Annotated[
@@ -61,8 +59,8 @@ class Squeezed(Result):
     bound: UpdateBound
 
 
-@verb(SqueezeCall)
-def squeeze(call: SqueezeCall) -> Squeezed:
+@verb(_SqueezeCall)
+def squeeze(call: _SqueezeCall) -> Squeezed:
     """Compute per-class BatchNorm statistics of a teacher on DATA and save them as OUT.
 
     DATA is an image folder with one directory per class; OUT a safetensors file. Every pass covers all
@@ -149,7 +147,7 @@ def _require_replaceable(out: Path, overwrite: bool) -> None:
         ClassStatistics.load(out)
 
 
-def _train_teacher(call: SqueezeCall, folder: RealFolder, shown: Progress) -> float | None:
+def _train_teacher(call: _SqueezeCall, folder: RealFolder, shown: Progress) -> float | None:
     """Train the teacher, save it, and return its accuracy on `val`."""
     from lpld_core.train.evaluate import ValidationSet
     from lpld_core.train.train_teacher import (
@@ -203,17 +201,15 @@ class MethodOptions:
 
 
 @dataclass(frozen=True)
-class RecoverCall(Writes, TorchExecutorOptions, RecoverChoices, MethodOptions, NetworkOptions):
-    """Arguments of `recover`."""
-
+class _RecoverCall(Writes, TorchExecutorOptions, RecoverChoices, MethodOptions, NetworkOptions):
     out: Annotated[Location, Setting("The new image folder.", option=False)]
     part: Annotated[Part | None, Setting("Make only this part of the images; see the examples.")] = field(
         default=None, kw_only=True
     )
 
 
-@verb(RecoverCall)
-def recover(call: RecoverCall) -> RunSummary:
+@verb(_RecoverCall)
+def recover(call: _RecoverCall) -> RunSummary:
     """Synthesise images from a teacher and save them as the image folder OUT.
 
     \b

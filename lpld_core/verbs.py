@@ -42,9 +42,7 @@ _MOST_PIXEL_THREADS = 8
 
 
 @dataclass(frozen=True)
-class BuildCall(Writes, TorchExecutorOptions, LabelSettings, TeacherOptions):
-    """Arguments of `build`."""
-
+class _BuildCall(Writes, TorchExecutorOptions, LabelSettings, TeacherOptions):
     images: Annotated[Location, Setting("An image folder, one directory per class.", option=False)]
     out: NewPool
     preset: Annotated[
@@ -64,8 +62,8 @@ def build_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-@verb(BuildCall, defaults=build_defaults)
-def build(call: BuildCall) -> BuildResult:
+@verb(_BuildCall, defaults=build_defaults)
+def build(call: _BuildCall) -> BuildResult:
     """Label the image folder IMAGES (one directory per class) and write the pool OUT.
 
     Run the same command again after a crash or Ctrl-C to resume. Run it with a smaller --ratio to grow a
@@ -121,7 +119,7 @@ def build(call: BuildCall) -> BuildResult:
     return replace(result, image_classes=classes)
 
 
-def _prepared(call: BuildCall, out: Path, settings: BuildSettings, shown: Progress) -> Build:
+def _prepared(call: _BuildCall, out: Path, settings: BuildSettings, shown: Progress) -> Build:
     from lpld_core.relabel.build import Build
 
     # With Ray this machine only labels the preflight's views, and may have no GPU.
@@ -139,9 +137,7 @@ def _prepared(call: BuildCall, out: Path, settings: BuildSettings, shown: Progre
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyCall(Shows, MachineOptions, TeacherOptions, FromPool):
-    """Arguments of `verify`."""
-
+class _VerifyCall(Shows, MachineOptions, TeacherOptions, FromPool):
     images: Annotated[
         Location | None,
         Setting("With --teacher: the labelled image folder; not needed if POOL carries its images."),
@@ -179,8 +175,8 @@ class Verified(Result):
         return document
 
 
-@verb(VerifyCall)
-def verify(call: VerifyCall) -> Verified:
+@verb(_VerifyCall)
+def verify(call: _VerifyCall) -> Verified:
     """Check that a pool is intact and, given its images and teacher, that its labels are correct.
 
     Compares file digests and page checksums, row counts, key order, ranges, duplicates and the digest of
@@ -214,7 +210,7 @@ def verify(call: VerifyCall) -> Verified:
     return Verified(report=report, teacher=check)
 
 
-def _check_labels(call: VerifyCall, shown: Progress) -> TeacherCheck:
+def _check_labels(call: _VerifyCall, shown: Progress) -> TeacherCheck:
     """Label sampled batches again, at the size that they have in the pool."""
     from lpld_core.relabel.verify_teacher import verify_with_teacher
     from lpld_core.teachers.ensemble import load_ensemble

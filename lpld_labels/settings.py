@@ -141,25 +141,26 @@ def verb(
 
     Its signature and docstring list them all. defaults: returns values of fields, given the arguments.
     """
+    cls = cast("type", call)
+    hints, usual = get_type_hints(cls), defaults({})
+    # Positional ones come first, as in the dataclass's own constructor.
+    shown = sorted(fields(cls), key=lambda entry: entry.kw_only)
+    parameters = [_parameter(entry, hints[entry.name], usual) for entry in shown]
 
     def decorate(run: Callable[[Call], R]) -> Callable[P, R]:
+        signature = inspect.Signature(parameters, return_annotation=run.__annotations__["return"])
+
         @functools.wraps(run)
         def function(*args: P.args, **given: P.kwargs) -> R:
+            signature.bind(*args, **given)
             given.update({**defaults(given), **given})
             with extras_required():
                 return run(call(*args, **given))
 
-        cls = cast("type", call)
-        hints, usual = get_type_hints(cls), defaults({})
-        # Positional ones come first, as in the dataclass's own constructor.
-        shown = sorted(fields(cls), key=lambda entry: entry.kw_only)
-        parameters = [_parameter(entry, hints[entry.name], usual) for entry in shown]
-        returned = run.__annotations__["return"]
-        vars(function)["__signature__"] = inspect.Signature(parameters, return_annotation=returned)
-        lines = [f"{name}: {entry.setting.help}" for name, entry in setting_fields(cls).items()]
         text = inspect.cleandoc(run.__doc__ or "").replace("\b\n", "")  # click's mark of a block
+        lines = [f"{name}: {entry.setting.help}" for name, entry in setting_fields(cls).items()]
         function.__doc__ = "\n".join([text, "", *lines])
-        vars(function)["call"] = cls
+        vars(function).update(call=cls, __signature__=signature)
         return function
 
     return decorate

@@ -51,17 +51,8 @@ class PoolToPool(FromPool):
     out: NewPool
 
 
-def _limit(budget: int | str | Amount, *, pool: int, images: int = 0) -> int:
-    """Return the bytes of a budget."""
-    if isinstance(budget, str):
-        budget = Amount.parse(budget, images=images > 0)
-    return budget.bytes(pool=pool, images=images) if isinstance(budget, Amount) else budget
-
-
 @dataclass(frozen=True, kw_only=True)
-class PruneCall(Writes, PruneChoices, PoolToPool):
-    """Arguments of `prune`."""
-
+class _PruneCall(Writes, PruneChoices, PoolToPool):
     dry_run: Annotated[bool, Setting("Return the plan with bytes and class coverage; write nothing.")] = False
 
 
@@ -79,8 +70,8 @@ class Pruned(Result):
     manifest: Manifest | None = field(repr=False)
 
 
-@verb(PruneCall)
-def prune(call: PruneCall) -> Pruned:
+@verb(_PruneCall)
+def prune(call: _PruneCall) -> Pruned:
     """Write a smaller pool OUT that keeps some batches of POOL, bit for bit.
 
     Incomplete batches are dropped first. The random order depends only on the seed and the batches' keys,
@@ -105,7 +96,8 @@ def prune(call: PruneCall) -> Pruned:
     # Batches are read in file order: one block of views and two open shards are enough.
     with PoolReader(call.pool, view_cache_bytes=0, open_shards=2) as reader:
         before = pool_bytes(reader.manifest)
-        limit = None if call.budget is None else _limit(call.budget, pool=before)
+        budget = None if call.budget is None else Amount.of_any(call.budget, images=False)
+        limit = None if budget is None else budget.bytes(pool=before)
         settings = part_of(PruneSettings, call, budget=limit)
         done = step("prune", reader.manifest.content_digest, settings)
         require_output(call.out, reader.location, overwrite=call.overwrite, step=done)
@@ -130,12 +122,12 @@ def prune(call: PruneCall) -> Pruned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodeCall(Writes, ExecutorOptions, EncodeSettings, PoolToPool):
-    """Arguments of `encode`."""
+class _EncodeCall(Writes, ExecutorOptions, EncodeSettings, PoolToPool):
+    pass
 
 
-@verb(EncodeCall)
-def encode(call: EncodeCall) -> EncodeResult:
+@verb(_EncodeCall)
+def encode(call: _EncodeCall) -> EncodeResult:
     """Write POOL to OUT with labels in another codec, or with views stored differently.
 
     With --views alone, labels are copied unchanged. Views that `build` drew need not be stored: readers
@@ -174,9 +166,7 @@ def encode(call: EncodeCall) -> EncodeResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanCall(Writes, PlanChoices, FromPool):
-    """Arguments of `plan`."""
-
+class _PlanCall(Writes, PlanChoices, FromPool):
     images: Annotated[
         Location | None, Setting("The labelled image folder; a budget in x-images is a multiple of its size.")
     ] = None
@@ -200,8 +190,8 @@ class Planned(Result):
     plan: BudgetPlan = field(repr=False)
 
 
-@verb(PlanCall)
-def plan(call: PlanCall) -> Planned:
+@verb(_PlanCall)
+def plan(call: _PlanCall) -> Planned:
     """Find the prune ratio and codec with which POOL fits a byte budget.
 
     For every codec the table shows the smallest prune ratio that fits; bytes count labels, views, codec
@@ -212,10 +202,9 @@ def plan(call: PlanCall) -> Planned:
     of these temperatures: check every "kept" column. Full logits and klt serve every temperature, top-k
     only low ones.
     """
-    if isinstance(call.budget, (str, Amount)) and call.images is None:
-        budget = call.budget if isinstance(call.budget, Amount) else Amount.parse(call.budget, images=True)
-        if budget.of == "images":
-            raise UsageError("a budget in x-images needs --images DIR")
+    budget = Amount.of_any(call.budget, images=True)
+    if budget.of == "images" and call.images is None:
+        raise UsageError("a budget in x-images needs --images DIR")
     if call.overwrite and call.apply is None:
         raise UsageError("--overwrite goes with --apply OUT")
     from lpld_labels.exec.local import LocalExecutor
@@ -228,7 +217,7 @@ def plan(call: PlanCall) -> Planned:
     with PoolReader(call.pool, view_cache_bytes=0) as reader:
         size, counts = pool_bytes(reader.manifest), reader.manifest.counts
         image_size = None if call.images is None else image_bytes(Path(call.images), reader.images)
-        limit = _limit(call.budget, pool=size, images=image_size or 0)
+        limit = budget.bytes(pool=size, images=image_size or 0)
         settings = part_of(PlanSettings, call, budget=limit)
         if call.apply is not None:
             step = applied_step(reader, settings)
@@ -268,14 +257,10 @@ def plan(call: PlanCall) -> Planned:
 
 
 @dataclass(frozen=True)
-class ImportCall(Writes, ImportOptions, ExecutorOptions):
-    """Arguments of `import_labels`."""
-
+class _ImportCall(Writes, ImportOptions, ExecutorOptions):
     source: Annotated[Location, Setting("The label folder.", option=False)]
     out: NewPool
-    images: Annotated[Location, Setting("The labelled images, one directory per class.")] = field(
-        kw_only=True
-    )
+    images: Annotated[Location, Setting("Labelled images, one directory per class.")] = field(kw_only=True)
     format: Annotated[
         Literal["auto", "sre2l", "lpld", "lpqld", "gvbsm", "fkd"],
         Setting("Program that wrote the folder; auto detects it from the layout and one file."),
@@ -285,8 +270,8 @@ class ImportCall(Writes, ImportOptions, ExecutorOptions):
     ] = field(default=False, kw_only=True)
 
 
-@verb(ImportCall)
-def import_labels(call: ImportCall) -> ImportReport:
+@verb(_ImportCall)
+def import_labels(call: _ImportCall) -> ImportReport:
     """Turn the label folder SOURCE of another program into a pool OUT.
 
     Files are read as data: nothing in them is executed, and torch is not needed. Labels are imported bit for
@@ -330,17 +315,15 @@ def import_labels(call: ImportCall) -> ImportReport:
 
 
 @dataclass(frozen=True)
-class ExportCall(Writes, ExportOptions, FromPool):
-    """Arguments of `export`."""
-
+class _ExportCall(Writes, ExportOptions, FromPool):
     out: Annotated[Location, Setting("The new label folder.", option=False)]
     format: Annotated[
         Literal["sre2l", "lpld", "lpqld", "gvbsm"], Setting("Program that will read the folder.")
     ] = field(kw_only=True)
 
 
-@verb(ExportCall)
-def export(call: ExportCall) -> ExportReport:
+@verb(_ExportCall)
+def export(call: _ExportCall) -> ExportReport:
     """Write POOL as a label folder OUT that older trainers load with plain torch.load.
 
     Any codec can be exported: labels are decoded. Importing the folder gives the same views and labels, and
@@ -369,9 +352,7 @@ def export(call: ExportCall) -> ExportReport:
 
 
 @dataclass(frozen=True)
-class CopyCall(Writes):
-    """Arguments of `copy`."""
-
+class _CopyCall(Writes):
     pools: Pools
     out: Annotated[Location, Setting("The new pool; with unpack, the new image folder.", option=False)]
     images: Annotated[Location | None, Setting("The labelled image folder: OUT then carries its images.")] = (
@@ -392,8 +373,8 @@ class Unpacked(Result):
     written: int
 
 
-@verb(CopyCall)
-def copy(call: CopyCall) -> Copied | Unpacked:
+@verb(_CopyCall)
+def copy(call: _CopyCall) -> Copied | Unpacked:
     """Copy POOL to OUT; both may be directories or addresses (s3://, https:// to read from, and others).
 
     Files already at OUT with the same digest are not sent again. Every file is verified by its digest on
@@ -425,7 +406,7 @@ def copy(call: CopyCall) -> Copied | Unpacked:
         )
 
 
-def _unpack(pool: Location, call: CopyCall) -> Unpacked:
+def _unpack(pool: Location, call: _CopyCall) -> Unpacked:
     from lpld_labels.pool.packing import packed_images
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.transforms.copy import unpack_images
@@ -446,9 +427,7 @@ def _unpack(pool: Location, call: CopyCall) -> Unpacked:
 
 
 @dataclass(frozen=True)
-class ReportCall(Shows):
-    """Arguments of `report`."""
-
+class _ReportCall(Shows):
     pools: Pools
     out: Annotated[Location | None, Setting("The HTML file, for a single pool.")] = field(
         default=None, kw_only=True
@@ -473,8 +452,8 @@ class Reported(Result):
     rows_looked_at: int
 
 
-@verb(ReportCall)
-def report(call: ReportCall) -> Reported | Comparison:
+@verb(_ReportCall)
+def report(call: _ReportCall) -> Reported | Comparison:
     """Write an HTML report on a pool, or compare several pools on the terminal.
 
     The page shows the pool's settings, size, views, labels, and warnings. Labels are read from a random

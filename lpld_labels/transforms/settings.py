@@ -39,6 +39,13 @@ class Amount:
             raise UsageError(f"{text!r} is not a size; write {forms}")
         return replace(unit, number=float(match[1]) * unit.number)
 
+    @classmethod
+    def of_any(cls, size: int | str | Amount, *, images: bool) -> Amount:
+        """Return a size that may be given as bytes or as text."""
+        if isinstance(size, int):
+            return cls(number=size, of="bytes")
+        return cls.parse(size, images=images) if isinstance(size, str) else size
+
     def bytes(self, *, pool: int, images: int = 0) -> int:
         """Return whole bytes, given those of the pool and of the images."""
         return int(self.number * {"bytes": 1, "pool": pool, "images": images}[self.of])
