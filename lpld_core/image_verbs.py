@@ -83,7 +83,7 @@ def squeeze(call: _SqueezeCall) -> Squeezed:
     from lpld_labels.transforms.outputs import require_apart
 
     out, data = Path(call.out), Path(call.data)
-    require_apart(out, data, call.weights, *filter(None, [call.val]))
+    require_apart(out, data, call.weights, *([] if call.val is None else [call.val]))
     machine, shown = call.prepare_machine(call), progress_of(call.progress)
     look_over(data)
     folder = RealFolder.open(data)
@@ -233,7 +233,8 @@ def recover(call: _RecoverCall) -> RunSummary:
     from lpld_core.squeeze.statistics import ClassStatistics
     from lpld_labels.transforms.outputs import require_apart
 
-    require_apart(call.out, *filter(None, [call.real, call.statistics]))
+    inputs = [path for path in (call.real, call.statistics) if path is not None]
+    require_apart(call.out, *inputs)
     machine, real = call.prepare_machine(call), None
     if call.real is not None:
         look_over(call.real)
@@ -247,9 +248,9 @@ def recover(call: _RecoverCall) -> RunSummary:
         with progress_of(call.progress).stage(f"{call.method} images") as progress:
             return recover_images(
                 teacher,
-                call.out,
+                Path(call.out),
                 settings=settings,
-                statistics=None if call.statistics is None else ClassStatistics.load(call.statistics),
+                statistics=None if call.statistics is None else ClassStatistics.load(Path(call.statistics)),
                 real=real,
                 part=call.part,
                 overwrite=call.overwrite,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from lpld_core.settings import DEFAULT_WEIGHTS, TeacherChoice
 from lpld_labels.errors import UsageError
 from lpld_labels.io.addresses import Location
-from lpld_labels.options import ExecutorOptions
+from lpld_labels.options import ExecutorOptions, listed
 from lpld_labels.settings import Setting
 
 if TYPE_CHECKING:
@@ -141,8 +141,7 @@ class TeacherOptions:
         """Pair each teacher with its weights. preset: teachers if none are given."""
         given = (self.teacher,) if isinstance(self.teacher, str) else tuple(self.teacher)
         names = given or tuple(teacher.name for teacher in preset)
-        one = isinstance(self.weights, (str, os.PathLike))
-        weights = [os.fspath(file) for file in ([self.weights] if one else self.weights)]
+        weights = [os.fspath(file) for file in listed(self.weights)]
         if not names:
             raise UsageError("Missing option '--teacher'.")
         if weights and len(weights) != len(names):

@@ -202,7 +202,7 @@ def verify(call: _VerifyCall) -> Verified:
         import torch  # noqa: F401  # before the bytes are checked
 
         if call.images is None and not manifest_of(call.pool).files_of("packed"):
-            raise no_images(call.pool)
+            raise no_images(redact(call.pool))
     shown = progress_of(call.progress)
     with shown.stage("checking bytes") as progress:
         report = check_pool(call.pool, strict=call.strict, progress=progress)
@@ -315,7 +315,7 @@ def require_trainable(call: TrainCall) -> None:
     from lpld_labels.transforms.outputs import require_apart
 
     check_device(call.device)
-    inputs = [call.pool, *filter(None, [call.images, call.val])]
+    inputs = [path for path in (call.pool, call.images, call.val) if path is not None]
     require_apart(call.place, *inputs)
     if call.image_cache is not None:
         require_apart(call.image_cache, call.place, *inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 RAY_HERE = "local"
 NewPool = Annotated[Location, Setting("The new pool: a path or an address.", option=False)]
+
+
+def listed(given: Location | Iterable[Location]) -> list[Location]:
+    """Return one or several locations as a list."""
+    return [given] if isinstance(given, (str, os.PathLike)) else list(given)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,7 +144,7 @@ def verb(
     cls = cast("type", call)
     hints, usual = get_type_hints(cls), defaults({})
     # Positional ones come first, as in the dataclass's own constructor.
-    shown = sorted(fields(cls), key=lambda entry: entry.kw_only)
+    shown = sorted(fields(cls), key=lambda entry: bool(entry.kw_only))
     parameters = [_parameter(entry, hints[entry.name], usual) for entry in shown]
 
     def decorate(run: Callable[[Call], R]) -> Callable[P, R]:

@@ -7,7 +7,6 @@ its options of the same fields. Importing this module imports neither Arrow nor 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from lpld_labels.errors import InvalidArgumentError, UsageError
 from lpld_labels.interop.settings import ExportOptions, ImportOptions
 from lpld_labels.io.addresses import Location, redact
-from lpld_labels.options import ExecutorOptions, FromPool, NewPool, Shows, Writes
+from lpld_labels.options import ExecutorOptions, FromPool, NewPool, Shows, Writes, listed
 from lpld_labels.progress import progress_of
 from lpld_labels.results import Result
 from lpld_labels.settings import Setting, part_of, verb
@@ -386,8 +385,7 @@ def copy(call: _CopyCall) -> Copied | Unpacked:
     With --images the pool carries its images: every file is verified by its digest and stored unchanged.
     train, verify and report then need no image folder. --unpack writes the folder again.
     """
-    one = isinstance(call.pools, (str, os.PathLike))
-    pools = [call.pools] if one else list(call.pools)
+    pools = listed(call.pools)
     if call.unpack:
         if len(pools) != 1 or call.images is not None or call.overwrite:
             raise UsageError("--unpack takes one POOL and a new folder OUT, and no other options")
@@ -464,8 +462,7 @@ def report(call: _ReportCall) -> Reported | Comparison:
     For several pools, the command prints the settings that differ, bytes, what codecs kept, and which pool
     was made from which.
     """
-    one = isinstance(call.pools, (str, os.PathLike))
-    pools = [call.pools] if one else list(call.pools)
+    pools = listed(call.pools)
     if len(pools) > 1:
         for name, value in (("--images", call.images), ("--out", call.out)):
             if value is not None:
@@ -483,7 +480,9 @@ def report(call: _ReportCall) -> Reported | Comparison:
     shown = progress_of(call.progress)
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(PoolReader(pool)) for pool in pools]
-        progress = stack.enter_context(shown.stage("reading a sample" if one else "comparing pools"))
+        progress = stack.enter_context(
+            shown.stage("comparing pools" if call.out is None else "reading a sample")
+        )
         if call.out is None:
             return compare_pools(readers, progress=progress)
         made = make_report(readers[0], images=images, recipe=call.recipe, progress=progress)

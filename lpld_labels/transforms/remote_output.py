@@ -37,8 +37,8 @@ from lpld_labels.pool.pool_files import PoolFiles, copy_file, verified
 from lpld_labels.pool.publish import put_in_place
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.results import Result
 from lpld_labels.pool.unfinished import unfinished
+from lpld_labels.results import Result
 from lpld_labels.transforms.outputs import OVERWRITE_HINT
 from lpld_labels.transforms.pipeline import manifest_there
 

@@ -67,7 +67,7 @@ def test_defaults_are_the_command_line_s() -> None:
         command = group.get_command(click.Context(group), name.removesuffix("_labels"))
         assert command is not None
         assert LAZY_COMMANDS[name.removesuffix("_labels")]
-        options = {option.name: option for option in command.params} | {"progress": None, "recipe": None}
+        options = {str(option.name): option for option in command.params}
         hidden = {key for key, entry in setting_fields(call_of(name)).items() if not entry.setting.option}
         assert set(parameters) - hidden == set(options) - {"as_json"} - hidden
         for key, option in options.items():
