@@ -40,7 +40,7 @@ def call_of(name: str) -> type:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Path:
-    write_pool(tmp_path / "pool", make_batches()).close()
+    write_pool(tmp_path / "pool", make_batches(classes=200)).close()
     return tmp_path / "pool"
 
 
@@ -113,15 +113,15 @@ def test_progress_is_reported(pool: Path, tmp_path: Path) -> None:
 
 
 def test_prune_by_a_budget_in_words(pool: Path, tmp_path: Path) -> None:
-    result = lpld.prune(pool, tmp_path / "out", budget="60%")
+    result = lpld.prune(pool, tmp_path / "out", budget="80%")
     assert result.manifest is not None
-    assert result.bytes["kept"] <= 0.6 * result.bytes["pool"]
+    assert result.bytes["kept"] <= 0.8 * result.bytes["pool"]
     assert lpld.prune(pool, tmp_path / "no", ratio=3, dry_run=True).manifest is None
     assert not (tmp_path / "no").exists()
 
 
 def test_plan_applied(pool: Path, tmp_path: Path) -> None:
-    result = lpld.plan(pool, budget="0.7x", codecs=("int8", "f16"), apply=tmp_path / "out")
+    result = lpld.plan(pool, budget="0.8x", codecs=("int8", "f16"), apply=tmp_path / "out")
     assert result.applied is not None
     assert lpld.summary(tmp_path / "out").manifest.content_digest == result.applied["content_digest"]
 
@@ -141,7 +141,7 @@ def test_several_pools_are_compared(pool: Path, tmp_path: Path) -> None:
         ("prune", {"ratio": 0.5}, "ratio is too small"),
         ("encode", {}, "no codec is given"),
         ("export", {"format": "lpld", "top_k": 3}, "--top-k"),
-        ("export", {"format": "zip"}, "format is wrong"),
+        ("export", {"format": "zip"}, "unknown export format"),
         ("copy", {"unpack": True, "overwrite": True}, "no other options"),
         ("copy", {"unpack": True}, "does not carry its images"),
     ],
