@@ -7,7 +7,7 @@ from typing import Any
 
 from lpld_core.image_verbs import squeeze
 
-from .console import says_if_stopped, show
+from .console import note, says_if_stopped, show
 from .options import given_only, verb_command
 from .progress import CommandProgress
 
@@ -23,4 +23,6 @@ def command(data: Path, out: Path, as_json: bool, **given: Any) -> None:
     """
     with says_if_stopped(out):
         result = squeeze(data, out, progress=CommandProgress(), **given_only(given))
+    if given["train_teacher"]:
+        note(f"teacher saved as {given['weights']}")
     show(f"Statistics of {data}", result.as_json(), as_json=as_json)

@@ -178,7 +178,6 @@ def _train_teacher(call: _SqueezeCall, folder: RealFolder, shown: Progress) -> f
         validation.require_classes(folder.classes, folder.class_names)
     with shown.stage("training the teacher") as progress:
         accuracy = train_teacher(folder.root, job, validation=validation, progress=progress)
-    log.warning("teacher saved as %s", weights)
     return None if accuracy is None else accuracy.top1
 
 
