@@ -81,7 +81,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Part `number` (from 1) of `of` equal parts."""
+    """Part `number` (from 1) of `of` equal parts, for `build` and `recover` on several machines."""
 
     number: int = 1
     of: int = 1

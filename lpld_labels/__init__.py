@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lpld_core.image_verbs import recover, squeeze
+    from lpld_core.settings import Part
     from lpld_core.verbs import build, train, verify
     from lpld_labels.errors import LabelPoolError
     from lpld_labels.format.images import ImageTable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 # Loaded on first use: NumPy and pyarrow take longer to import than most commands take to run.
 _LAZY = {
     "lpld_core.image_verbs": ("recover", "squeeze"),
+    "lpld_core.settings": ("Part",),
     "lpld_core.verbs": ("build", "train", "verify"),
     "lpld_labels.errors": ("LabelPoolError",),
     "lpld_labels.format.images": ("ImageTable",),
@@ -49,6 +51,7 @@ __all__ = [
     "LabelBatch",
     "LabelPoolError",
     "Mix",
+    "Part",
     "PoolHeader",
     "PoolReader",
     "PoolWriter",

@@ -23,7 +23,7 @@ def images(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("verb", "arguments", "problem"),
     [
-        ("build", {**NET, "part": "1/2", "overwrite": True}, "does not go with --part"),
+        ("build", {**NET, "part": lpld.Part(number=1, of=2), "overwrite": True}, "does not go with --part"),
         ("build", {**NET, "teacher": [NETWORK, NETWORK]}, "once per --teacher"),
         ("build", {**NET, "device": "abacus"}, "'abacus' is not usable here"),
         ("build", {}, "Missing option '--teacher'"),
@@ -44,7 +44,10 @@ def test_arguments_that_do_not_go_together(
     [
         ({}, "needs --statistics"),
         ({"method": "rded"}, "needs --real"),
-        ({"method": "sre2l", "overwrite": True, "part": 1}, "does not go with --part"),
+        (
+            {"method": "sre2l", "overwrite": True, "part": lpld.Part(number=1, of=2)},
+            "does not go with --part",
+        ),
     ],
 )
 def test_recover_says_what_is_missing(tmp_path: Path, arguments: dict[str, Any], problem: str) -> None:
@@ -61,7 +64,7 @@ def test_train_and_verify_say_what_is_missing(tmp_path: Path) -> None:
 
 def test_an_unknown_preset(images: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="unknown preset"):
-        lpld.build(images, tmp_path / "out", preset="huge", **NET)
+        lpld.build(images, tmp_path / "out", **{**NET, "preset": "huge"})
 
 
 def test_a_preset_gives_what_is_not_given(images: Path, tmp_path: Path) -> None:

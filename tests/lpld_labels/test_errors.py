@@ -8,9 +8,9 @@ from lpld_labels.errors import MissingExtraError, extras_required
 
 
 def test_a_missing_extra_is_named() -> None:
-    with pytest.raises(MissingExtraError, match=r"needs ray, .*pip install 'lpld-labels\[ray\]'"):
-        with extras_required():
-            raise ModuleNotFoundError("No module named 'ray'", name="ray.util")
+    message = r"needs ray, .*pip install 'lpld-labels\[ray\]'"
+    with pytest.raises(MissingExtraError, match=message), extras_required():
+        raise ModuleNotFoundError("No module named 'ray'", name="ray.util")
 
 
 def test_other_modules_are_not_ours_to_explain() -> None:
