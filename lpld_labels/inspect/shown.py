@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from lpld_labels.errors import without_secrets
+from lpld_labels.errors import LabelPoolError, without_secrets
 from lpld_labels.inspect.page import jpeg_uri, template_environment
 from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary
 from lpld_labels.inspect.text import human_bytes, shortened
@@ -34,10 +34,13 @@ def as_text(result: Result) -> str:
 
 def as_html(shown: Shown) -> str:
     """Return a pool or a result as part of a page."""
-    summary, views = shown, []
+    rows, views, manifest = _rows(shown), [], getattr(shown, "manifest", None)
     if isinstance(shown, PoolReader):
-        summary, views = PoolSummary(location=shown.location, manifest=shown.manifest), _views(shown)
-    rows, manifest = _rows(summary), getattr(shown, "manifest", None)
+        rows = _rows(PoolSummary(location=shown.location, manifest=shown.manifest))
+        try:
+            views = _views(shown)
+        except LabelPoolError as error:
+            rows.append(("no pictures", str(error)))
     sizes = {} if manifest is None else PoolSummary(location="", manifest=manifest).components
     total = sum(sizes.values())
     page = template_environment().get_template("notebook.html")

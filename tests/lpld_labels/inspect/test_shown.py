@@ -70,6 +70,15 @@ def test_a_pool_shows_views_where_its_images_are_known(tmp_path: Path, packed: b
         assert pool._repr_html_().count('<img src="data:image/jpeg;base64,') == 8
 
 
+def test_a_pool_without_its_images_says_why(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "images")
+    build(tmp_path / "pool", folder).close()
+    with lpld.PoolReader(tmp_path / "pool", image_folder=tmp_path / "elsewhere") as pool:
+        page = pool._repr_html_()
+    assert "no pictures" in page
+    assert "elsewhere" in page
+
+
 def test_long_lists_are_cut() -> None:
     rows = dict(fact_rows({"found": [str(n) for n in range(12)], "none": [], "deep": {"a_b": True}}))
     assert rows["found"].endswith("9\nand 2 more (see --json)")
