@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from lpld_core.options import NetworkOptions
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.settings import Setting
 
 from .console import print_json, stdout_console
-from .groups import NetworkOptions
-from .options import FOLDER, json_option, settings_options
+from .options import FOLDER, call_options, json_option
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Options(NetworkOptions):
 @click.command("analyze")
 @click.argument("folders", nargs=-1, required=True, type=FOLDER)
 @click.option("--real", type=FOLDER, required=True, help="Image folder of real images.")
-@settings_options(Options)
+@call_options(Options)
 @json_option
 def command(folders: tuple[Path, ...], real: Path, as_json: bool, **given: Any) -> None:
     """Compare image folders with real images through the features of a pretrained teacher.
@@ -72,7 +72,7 @@ def command(folders: tuple[Path, ...], real: Path, as_json: bool, **given: Any) 
         )
     if as_json:
         found = [asdict(folder) for folder in analysis.folders]
-        print_json({"teacher": options.network, "bandwidth": analysis.bandwidth, "folders": found})
+        print_json({"teacher": options.teacher, "bandwidth": analysis.bandwidth, "folders": found})
     else:
         _show(analysis)
 

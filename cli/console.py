@@ -14,15 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lpld_labels.errors import without_secrets
-from lpld_labels.inspect.text import human_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-_SHOWN = 10
-"""How many entries of a list a table shows."""
-_SHOWN_FILES = 3
 
 
 def progress_as_json() -> bool:
@@ -47,13 +42,17 @@ def note(text: str) -> None:
 
 
 @contextlib.contextmanager
-def says_if_finished(out: Path | str, *, pool: bool = True) -> Iterator[None]:
+def says_if_finished(out: Path | str | None, *, pool: bool = True) -> Iterator[None]:
     """Say that nothing was done if a job leaves its output as it was.
 
+    out: None for a job that writes nothing.
     pool: the output is a pool, whose manifest is written last; else a folder that is moved into place.
     """
     from lpld_labels.format.schema import MANIFEST_FILE
 
+    if out is None:
+        yield
+        return
     file = Path(out, MANIFEST_FILE) if pool else Path(out)
     before = _identity(file)
     yield
@@ -78,23 +77,6 @@ def says_if_stopped(out: Path | str) -> Iterator[None]:
         where = without_secrets(str(out))
         click.echo(f"stopped: finished work is safe in {where}; run the same command again", err=True)
         raise
-
-
-def look_over(folder: Path) -> list[str]:
-    """Return the class names of an image folder; note files that are skipped.
-
-    One image of each kind is decoded, so that unsupported kinds fail before any work starts.
-    """
-    from lpld_labels.render.images import class_names, list_images, passed_over, try_each_kind
-
-    paths, _ = list_images(folder)
-    try_each_kind(folder, paths)
-    skipped = passed_over(folder)
-    if skipped:
-        files = f"{len(skipped)} files" if len(skipped) > 1 else "1 file"
-        shown = ", ".join(skipped[:_SHOWN_FILES]) + (", ..." if len(skipped) > _SHOWN_FILES else "")
-        note(f"note: {files} in {folder} skipped, no image extension: {shown}")
-    return class_names(folder)
 
 
 def stdout_console() -> Console:
@@ -150,26 +132,6 @@ def show(title: str, facts: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(dict(facts))
     else:
-        stdout_console().print(facts_table(title, _rows(facts)))
+        from lpld_labels.inspect.shown import fact_rows
 
-
-def _rows(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in facts.items():
-        name = f"{prefix}{key}".replace("_", " ")
-        if isinstance(value, Mapping):
-            yield from _rows(value, f"{name} ")
-        elif isinstance(value, list | tuple):
-            if value:
-                more = [f"and {len(value) - _SHOWN} more (see --json)"] if len(value) > _SHOWN else []
-                yield name, "\n".join([*map(_words, value[:_SHOWN]), *more])
-        elif value is not None:
-            is_size = isinstance(value, int) and "bytes" in name.split()
-            yield name, human_bytes(value) if is_size else _words(value)
-
-
-def _words(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ": ".join(map(_words, value.values()))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        stdout_console().print(facts_table(title, fact_rows(facts)))

@@ -4,42 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
-from lpld_labels.transforms.settings import EncodeSettings
+from lpld_labels.verbs import encode
 
 from .console import note, says_if_finished, show, times_smaller
-from .groups import ExecutorOptions
-from .options import json_option, out_argument, overwrite_option, pool_argument, settings_options, take
-from .progress import progress_bar
+from .options import given_only, verb_command
+from .progress import CommandProgress
 
 
-@click.command("encode")
-@pool_argument
-@out_argument
-@settings_options(EncodeSettings)
-@settings_options(ExecutorOptions)
-@overwrite_option
-@json_option
-def command(pool: str, out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
-    """Write POOL to OUT with labels in another codec, or with views stored differently.
-
-    With --views alone, labels are copied unchanged. Views that `build` drew need not be stored: readers
-    draw the same ones again. Run the same command again to resume an interrupted one.
-
-    "Kept" is the share of the labels' information that survives at a temperature T, 1 - KL(p||q) /
-    KL(p||uniform), measured on rows the codec was not fitted to.
-
-    \b
-    Codecs: bytes per row, kept at T = 1 and at T = 20 on ImageNet-1K logits (fp16: 2000 bytes)
-      f16      1697   1     1      lossless, the default of every other command
-      int8     1008   1     1      256 levels per row, scaled to the row; int6: 64, int4: 16
-      klt       157   .991  .960   principal directions, quantised and entropy coded; argmax kept
-      topk:50   109   .959  .410   the 50 largest labels of a row and the mass of the rest
-
-    f16, int8 and klt serve training at every temperature, also a changing one; topk only at low ones.
-
-    \b
+@verb_command("encode", encode)
+def command(pool: str, out: str, as_json: bool, **given: Any) -> None:
+    """\b
     Examples:
       lpld-labels encode pool small --codec klt
       lpld-labels encode pool small --codec klt --fidelity 0.99 --temperature 1
@@ -48,39 +22,9 @@ def command(pool: str, out: str, overwrite: bool, as_json: bool, **options: Any)
       lpld-labels encode pool small --codec klt --views drawn
       lpld-labels encode small again --views stored
     """
-    workers = take(ExecutorOptions, options)
-    workers.require_shared(out)
-
-    from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.transforms.encode import encode_pool
-
-    # Batches are read in file order: one block of views and two open shards are enough.
-    with (
-        PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
-        workers.opened() as executor,
-        says_if_finished(out),
-        progress_bar("encoding batches") as progress,
-    ):
-        settings = take(EncodeSettings, options)
-        result = encode_pool(reader, out, settings, executor=executor, overwrite=overwrite, progress=progress)
-    manifest = result.manifest
-    facts = {
-        "pool": pool,
-        "out": out,
-        "codec": manifest.codec.name,
-        "views": manifest.views,
-        "parameters": manifest.codec.parameters,
-        "rows": manifest.counts.rows,
-        "bytes": {
-            "before": result.before,
-            "after": result.after,
-            "smaller": round(result.before / result.after, 3),
-            "after_per_row": round(result.after / max(manifest.counts.rows, 1), 2),
-        },
-        "fidelity": None if result.fidelity is None else result.fidelity.as_json(),
-        "content_digest": manifest.content_digest,
-    }
-    show(f"Encode {pool}", facts, as_json=as_json)
+    with says_if_finished(out):
+        result = encode(pool, out, progress=CommandProgress(), **given_only(given))
+    show(f"Encode {pool}", {"pool": pool, "out": out, **result.as_json()}, as_json=as_json)
     if result.fidelity is not None and result.after > result.before:
         smaller = times_smaller(result.before / result.after)
         note(f"note: the new pool is larger than the old one ({smaller})")

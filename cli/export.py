@@ -4,63 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
-from lpld_labels.interop.settings import ExportOptions
+from lpld_labels.verbs import export
 
 from .console import note, says_if_finished, show
-from .options import json_option, out_argument, overwrite_option, pool_argument, settings_options, take
-from .progress import progress_bar
-
-FORMATS = ("sre2l", "lpld", "lpqld", "gvbsm")
+from .options import given_only, verb_command
+from .progress import CommandProgress
 
 
-@click.command("export")
-@pool_argument
-@out_argument
-@click.option(
-    "--format",
-    "label_format",
-    required=True,
-    type=click.Choice(FORMATS),
-    help="Program that will read the folder.",
-)
-@settings_options(ExportOptions)
-@overwrite_option
-@json_option
-def command(pool: str, out: str, label_format: str, overwrite: bool, as_json: bool, **given: Any) -> None:
-    """Write POOL as a label folder OUT that older trainers load with plain torch.load.
-
-    Any codec can be exported: labels are decoded. Importing the folder gives the same views and labels, and
-    for an unpruned pool the same content digest. These formats number batches consecutively: a pruned pool
-    comes back with new batch numbers, as another pool. A format without image ids (sre2l) takes only pools
-    with images in the order in which such a trainer draws them; lpld, lpqld and gvbsm store ids and take any.
-
-    Trainers have view size, normalisation, resize code and image order built in. For each way to call the
-    trainer, a list says whether it replays the labelled views exactly, and if not, why.
-
-    \b
+@verb_command("export", export)
+def command(pool: str, out: str, as_json: bool, **given: Any) -> None:
+    """\b
     Examples:
       lpld-labels export pool FKD_cutmix_fp16 --format lpld
       lpld-labels export pool labels --format lpld --json | jq '.claims[] | select(.holds | not)'
       lpld-labels export pool_40x labels_40x --format lpld
       lpld-labels export pool lpqld --format lpqld --top-k 50
     """
-    options = take(ExportOptions, given)
-    if options.top_k is not None and label_format != "lpqld":
-        raise click.UsageError("--top-k goes with --format lpqld")
-
-    from lpld_labels.interop.exporting import export_pool
-    from lpld_labels.pool.reader import PoolReader
-
-    with (
-        PoolReader(pool) as reader,
-        says_if_finished(out, pool=False),
-        progress_bar("exporting batches") as progress,
-    ):
-        report = export_pool(
-            reader, out, label_format=label_format, options=options, overwrite=overwrite, progress=progress
-        )
+    with says_if_finished(out, pool=False):
+        report = export(pool, out, progress=CommandProgress(), **given_only(given))
     facts = report.as_json()
     if not as_json:
         del facts["notes"], facts["claims"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from typing import Any
 
 import click
 
-from lpld_labels.errors import LabelPoolError, without_secrets
+from lpld_labels.errors import LabelPoolError, UsageError, extras_required, without_secrets
 from lpld_labels.version import __version__
 
 LAZY_COMMANDS: dict[str, tuple[str, str]] = {
@@ -35,15 +36,6 @@ LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "export": (".export", "Write a pool as a label folder that older programs read."),
 }
 """Command name -> (module, one line of help)."""
-EXTRAS = {
-    "torch": "torch",
-    "torchvision": "torch",
-    "safetensors": "torch",
-    "ray": "ray",
-    "matplotlib": "demo",
-    "mlxtend": "demo",
-}
-"""Top-level module -> extra of `pyproject.toml` that installs it."""
 
 
 class LazyGroup(click.Group):
@@ -100,20 +92,16 @@ def _open_streams() -> None:
 
 
 def _exit_code() -> int:
+    code = 1
     try:
-        found = group.main(args=[_local(word) for word in sys.argv[1:]], standalone_mode=False)
+        with extras_required():
+            found = group.main(args=[_local(word) for word in sys.argv[1:]], standalone_mode=False)
         return found if isinstance(found, int) else 0
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except LabelPoolError as error:
-        message = str(error)
-    except ModuleNotFoundError as error:
-        module = (error.name or "").partition(".")[0]
-        if module not in EXTRAS:
-            raise
-        install = f"pip install 'lpld-labels[{EXTRAS[module]}]'"
-        message = f"this command needs {module}, which is not installed; {install}"
+        message, code = str(error), 2 if isinstance(error, UsageError) else 1
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return 130
@@ -125,7 +113,7 @@ def _exit_code() -> int:
         # What the library does not check, e.g. a name that is too long or a loop of links.
         message = without_secrets(f"{error.filename or 'this machine'}: {error.strerror or error}")
     click.echo(f"error: {message}", err=True)
-    return 1
+    return code
 
 
 @click.group(
@@ -155,9 +143,18 @@ def group(quiet: bool, verbose: bool, progress: str) -> None:
     Help with examples: lpld-labels COMMAND --help. The options below go before COMMAND:
     lpld-labels -q build ...
     """
-    # console.py reads these from the context.
-    del quiet, progress
+    del progress  # console.py reads it from the context
+    handler = _Messages()
     if verbose:
-        import logging
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    for name in ("lpld_core", "lpld_labels"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
 
-        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+
+class _Messages(logging.Handler):
+    """Prints the library's log to stderr, above progress bars."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(self.format(record), err=True)

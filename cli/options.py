@@ -1,56 +1,33 @@
 """click options: types of values, options of several commands, and options made from settings dataclasses.
 
-@settings_options(SqueezeSettings)
-def command(**given):
-    settings = take(SqueezeSettings, given)
+@verb_command("squeeze", squeeze)
+def command(data, out, as_json, **given):
+    squeeze(data, out, **given_only(given))
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import click
 
 from lpld_core.settings import Part
+from lpld_labels.errors import UsageError
 from lpld_labels.format.strict_json import is_text
 from lpld_labels.settings import SettingField, setting_fields
+from lpld_labels.transforms.settings import Amount
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 
 _PART = re.compile(r"(\d{1,9})/(\d{1,9})")
-_SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Z-]*|%)\s*", re.IGNORECASE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Amount:
-    """A number of bytes, or a multiple of something that only the command knows."""
-
-    number: float
-    of: Literal["bytes", "pool", "images"]
-
-    def bytes(self, *, pool: int, images: int = 0) -> int:
-        """Return whole bytes, given those of the pool and of the images."""
-        return int(self.number * {"bytes": 1, "pool": pool, "images": images}[self.of])
-
-
-_UNITS = {
-    "": Amount(number=1, of="bytes"),
-    "B": Amount(number=1, of="bytes"),
-    "%": Amount(number=0.01, of="pool"),
-    "X": Amount(number=1, of="pool"),
-    "X-IMAGES": Amount(number=1, of="images"),
-} | {
-    f"{letter}{end}": Amount(number=base**power, of="bytes")
-    for power, letter in enumerate("KMGT", 1)
-    for end, base in (("", 1000), ("B", 1000), ("I", 1024), ("IB", 1024))
-}
 
 
 class Number(click.types.FloatParamType):
@@ -99,14 +76,10 @@ def _channels(word: str) -> tuple[float, ...]:
 
 
 def _size(word: str, *, images: bool) -> Amount:
-    match = _SIZE.fullmatch(word)
-    unit = _UNITS.get(match[2].upper()) if match else None
-    known = unit is not None and (images or unit.of != "images")
-    if match is None or unit is None or not known or not 0 < float(match[1]) * unit.number < math.inf:
-        forms = "300MB, 30K, 1 GiB, 4000 (bytes), 10% or 0.5x (of the pool)"
-        forms += " or 1x-images (of the images)" if images else ""
-        raise ValueError(f"{word!r} is not a size; write {forms}")
-    return replace(unit, number=float(match[1]) * unit.number)
+    try:
+        return Amount.parse(word, images=images)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
 
 
 NUMBER = Number()
@@ -119,25 +92,18 @@ BUDGET = _parsed("SIZE", lambda word: _size(word, images=True))
 # tell the shell to complete directories and files.
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(path_type=Path)
-
-pool_argument = click.argument("pool", type=click.Path(file_okay=False))
-out_argument = click.argument("out", type=click.Path())
+OUT = click.Path()
+OUT.name = "out"
+_POOL = click.Path(file_okay=False)
+_ARGUMENTS: Mapping[str, dict[str, Any]] = {
+    "pool": {"type": _POOL},
+    "pools": {"type": _POOL, "nargs": -1, "required": True, "metavar": "POOL..."},
+    "out": {"type": click.Path()},
+}
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace an existing output that lpld-labels wrote."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-
-
-def preset_option(*, without: str) -> Decorator[Any]:
-    """Add --preset for published settings. without: what help names as the default."""
-    from lpld_core.train.settings import EXPERIMENT_PRESETS
-
-    return click.option(
-        "--preset",
-        type=click.Choice(list(EXPERIMENT_PRESETS)),
-        show_default=without,
-        help="Settings of a published experiment; the options below override them.",
-    )
 
 
 SPELLED: Mapping[str, tuple[str, ...]] = {
@@ -146,7 +112,6 @@ SPELLED: Mapping[str, tuple[str, ...]] = {
     "cutout_fraction": ("--cutout",),
     "jobs": ("-j", "--jobs"),
     "learning_rate": ("--lr",),
-    "network": ("--teacher",),
     "patch_grid": ("--patches",),
     "teachers": ("--teacher",),
     "weights": ("--teacher-weights",),
@@ -155,14 +120,13 @@ SPELLED: Mapping[str, tuple[str, ...]] = {
 """Fields whose options are not simply --name-of-the-field."""
 
 
-def settings_options(
-    cls: type, *, preset: Any = None, unset: bool = False, types: Mapping[str, Any] | None = None
+def call_options(
+    cls: type, *, usual: Mapping[str, Any] | None = None, types: Mapping[str, Any] | None = None
 ) -> Decorator[Any]:
     """Add an option for every field of a dataclass that has a `Setting`.
 
-    preset: settings whose values help shows as defaults; options are None unless given, so that --preset can
-    replace them. unset: options are None unless given. types: click types of fields whose annotation is not
-    enough.
+    usual: defaults that help shows of options that are None unless given, so that --preset can replace them.
+    types: click types of fields whose annotation is not enough.
     """
 
     def add(command: F) -> F:
@@ -170,24 +134,39 @@ def settings_options(
         for entry in reversed(setting_fields(cls).values()):
             if entry.setting.option:
                 shown = default = defaults[entry.name]
-                if preset is not None:
-                    shown, default = getattr(preset, entry.name), None
-                elif unset and default is not MISSING:
-                    default = None
+                if usual is not None and entry.name in usual:
+                    shown, default = usual[entry.name], None
                 command = _option(entry, (types or {}).get(entry.name), default, shown)(command)
         return command
 
     return add
 
 
-def take(cls: type[T], given: dict[str, Any], *, base: T | None = None, **more: Any) -> T:
-    """Move the values of a dataclass's fields out of click's values, and return the dataclass.
+def verb_command(
+    name: str,
+    function: Callable[..., Any],
+    *,
+    usual: Mapping[str, Any] | None = None,
+    types: Mapping[str, Any] | None = None,
+    cls: type[click.Command] = click.Command,
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a verb: it has the verb's arguments as words, and its help, followed by examples."""
 
-    base: settings to change; without, fields that were not given have their defaults.
-    """
-    names = {entry.name for entry in fields(cls)} & given.keys()  # type: ignore[arg-type]
-    values = {name: value for name in names if (value := given.pop(name)) not in (None, ())} | more
-    return cls(**values) if base is None else replace(base, **values)  # type: ignore[type-var]
+    def make(command: Callable[..., Any]) -> click.Command:
+        call = vars(function)["call"]
+        command = call_options(call, usual=usual, types=types)(json_option(command))
+        for entry in reversed(fields(call)):
+            if not entry.kw_only:
+                command = click.argument(entry.name, **_ARGUMENTS.get(entry.name, {"type": FOLDER}))(command)
+        parts = (vars(function)["__wrapped__"].__doc__, command.__doc__)
+        return click.command(name, cls, help="\n\n".join(map(inspect.cleandoc, parts)))(command)
+
+    return make
+
+
+def given_only(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given."""
+    return {name: value for name, value in values.items() if value not in (None, ())}
 
 
 def _option(entry: SettingField, special: Any, default: Any, shown: Any) -> Decorator[Any]:
@@ -207,7 +186,8 @@ def _option(entry: SettingField, special: Any, default: Any, shown: Any) -> Deco
     elif get_origin(kind) is tuple and ... not in get_args(kind):
         more |= {"type": NUMBER, "nargs": len(get_args(kind)), "metavar": "LOW HIGH"}
     else:
-        more |= {"type": _click_type(entry), "multiple": kind == tuple[str, ...]}
+        several = get_origin(kind) is tuple and get_args(kind)[0] is not float
+        more |= {"type": _click_type(entry), "multiple": several}
     if kind is not bool and "[default:" not in text and shown not in (None, (), MISSING):
         values = shown if isinstance(shown, tuple) else (shown,)
         text += f"  [default: {' '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)}]"
@@ -216,9 +196,9 @@ def _option(entry: SettingField, special: Any, default: Any, shown: Any) -> Deco
 
 def _click_type(entry: SettingField) -> Any:
     """Return the click type of a field that takes one value."""
+    setting, kind = entry.setting, entry.kinds[0]
     if entry.choices:
         return click.Choice(entry.choices)
-    setting, kind = entry.setting, entry.kinds[0]
     least = setting.ge if setting.gt is None else setting.gt
     most = setting.le if setting.lt is None else setting.lt
     if kind in (int, float) and least is None and most is None:
@@ -227,7 +207,7 @@ def _click_type(entry: SettingField) -> Any:
         return click.IntRange(None if least is None else int(least), None if most is None else int(most))
     if kind is float:
         return NumberRange(least, most, min_open=setting.gt is not None, max_open=setting.lt is not None)
-    if entry.name == "weights":  # a name, or a path that the shell completes
-        return click.Path()
+    if os.PathLike[str] in entry.kinds:  # weights may be a name, or a path that the shell completes
+        return click.Path() if entry.name == "weights" else FOLDER
     types = {str: TEXT, tuple[str, ...]: TEXT, tuple[float, ...]: CHANNELS, Part: PART}
     return types.get(kind, click.Path(path_type=Path))

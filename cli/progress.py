@@ -7,51 +7,39 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
+from lpld_labels.progress import Progress, bar_in, terminal_bars
+
 from .console import progress_as_json, quiet, stderr_console
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
-
     from lpld_labels.exec.job import TaskCounts
 
 SECONDS_BETWEEN_LINES = 30.0
 SECONDS_BETWEEN_JSON_LINES = 1.0
 SECONDS_BETWEEN_TICKS = 1.0
-SECONDS_WITHOUT_TOTAL = 1.0
 
 
-class Progress:
-    """Receives progress reports. This class shows nothing."""
+class CommandProgress(Progress):
+    """What verbs report to."""
 
-    def __call__(self, done: int, total: int) -> None:
-        """Report finished work. The total may change; 0 means unknown."""
-
-    def note(self, text: str) -> None:
-        """Show a text beside the numbers, e.g. the last loss."""
-
-    def tasks(self, counts: TaskCounts) -> None:
-        """Show the number of running, finished and retried tasks, unless there is only one task."""
-        if counts.running + counts.done >= 2:
-            retried = f", {counts.retried} retried" if counts.retried else ""
-            self.note(f"tasks: {counts.running} running, {counts.done} done{retried}")
+    def stage(self, what: str) -> AbstractContextManager[Progress]:
+        return progress_bar(what)
 
 
 @contextlib.contextmanager
-def progress_bar(what: str, *, hidden: bool = False) -> Iterator[Progress]:
-    """Show the progress of some work and the time left. Can be nested. hidden: show nothing."""
-    if hidden or (quiet() and not progress_as_json()):
+def progress_bar(what: str) -> Iterator[Progress]:
+    """Show the progress of some work and the time left. Can be nested."""
+    if quiet() and not progress_as_json():
         yield Progress()
     elif not progress_as_json() and stderr_console().is_terminal:
-        with _display() as bars:
-            bar = _Bar(bars, what)
+        with terminal_bars(stderr_console()) as bars, bar_in(bars, what) as bar:
             yield bar
-            if not bar.known:
-                bars.remove_task(bar.task)
     else:
         lines = ProgressLines(what, as_json=progress_as_json())
         with _ticking(lines.write_if_due):
@@ -75,49 +63,6 @@ def _ticking(act: Callable[[], None]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def _display() -> Bars:
-    from rich import progress
-    from rich.console import ConsoleRenderable
-    from rich.text import Text
-
-    class Rate(progress.ProgressColumn):
-        def render(self, task: progress.Task) -> Text:
-            speed = task.finished_speed or task.speed
-            return Text("" if speed is None else f"{speed:.3g}/s")
-
-    class Display(progress.Progress):
-        """Hides work of unknown length until it has run for a second."""
-
-        def get_renderables(self) -> Iterator[ConsoleRenderable]:
-            tasks = [t for t in self.tasks if t.total or (t.elapsed or 0) > SECONDS_WITHOUT_TOTAL]
-            if tasks:
-                yield self.make_tasks_table(tasks)
-
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(bar_width=24),
-        progress.TextColumn("{task.fields[counted]}"),
-        Rate(),
-        progress.TimeRemainingColumn(elapsed_when_finished=True),
-        progress.TextColumn("{task.fields[note]}"),
-    )
-    return Display(*columns, console=stderr_console())
-
-
-class _Bar(Progress):
-    def __init__(self, bars: Bars, what: str) -> None:
-        self.bars, self.known = bars, False
-        self.task = bars.add_task(what, total=None, counted="", note="")
-
-    def __call__(self, done: int, total: int) -> None:
-        if total > 0:
-            self.known = True
-            self.bars.update(self.task, completed=done, total=total, counted=f"{done}/{total}")
-
-    def note(self, text: str) -> None:
-        self.bars.update(self.task, note=text)
 
 
 class ProgressLines(Progress):

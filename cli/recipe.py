@@ -81,7 +81,7 @@ def _settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
         normalisations = {(teacher.mean, teacher.std) for teacher in teachers}
         mean, std = normalisations.pop() if len(normalisations) == 1 else (None, None)
         settings = settings | {
-            "teachers": [teacher.name for teacher in teachers],
+            "teacher": [teacher.name for teacher in teachers],
             "weights": [word or "WEIGHTS" for word in weights] or ["WEIGHTS"] * len(teachers),
             "size": manifest.header.augmentation.output_height,
             "mean": mean,
@@ -90,7 +90,7 @@ def _settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
             "threads": known.get("threads"),
         }
     if step.operation == "import":
-        settings = settings | {"label_format": known.get("format"), "skip_bad": bool(known.get("holes"))}
+        settings = settings | {"format": known.get("format"), "skip_bad": bool(known.get("holes"))}
     return {name: value for name, value in settings.items() if name not in _MACHINE}
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lpld_labels.inspect.text import human_bytes
+from lpld_labels.pool.pool_files import manifest_of
+from lpld_labels.verbs import Reported, report
 
 from .console import note, print_json, stdout_console
-from .options import FOLDER, json_option
-from .progress import progress_bar
+from .options import given_only, verb_command
+from .progress import CommandProgress
+from .recipe import recipe
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,81 +22,27 @@ if TYPE_CHECKING:
     from lpld_labels.inspect.compare import ComparedPool, Comparison
 
 
-@click.command("report")
-@click.argument("pools", nargs=-1, required=True, type=click.Path(file_okay=False), metavar="POOL...")
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="The HTML file, for a single pool."
-)
-@click.option(
-    "--images",
-    type=FOLDER,
-    help="The labelled image folder, to show views; not needed if POOL carries its images.",
-)
-@json_option
-def command(pools: tuple[str, ...], out: Path | None, images: Path | None, as_json: bool) -> None:
-    """Write an HTML report on a pool, or compare several pools on the terminal.
-
-    The page shows the pool's settings, size, views, labels, and warnings. Labels are read from a random
-    sample, so that a pool of any size takes seconds; each chart says how many rows it covers. With images,
-    and torch installed, views are shown as the student sees them. The page is one file that needs no network
-    and no server.
-
-    For several pools, the command prints the settings that differ, bytes, what codecs kept, and which pool
-    was made from which.
-
-    \b
+@verb_command("report", report, types={"out": click.Path(path_type=Path, dir_okay=False)})
+def command(pools: tuple[str, ...], as_json: bool, **given: Any) -> None:
+    """\b
     Examples:
       lpld-labels report pools/in1k_40x --images syn/in1k_ipc10 --out report.html
       lpld-labels report pools/*
       lpld-labels report pools/f16 pools/klt --json | jq .relations
     """
-    if len(pools) > 1:
-        for name, value in (("--images", images), ("--out", out)):
-            if value is not None:
-                raise click.UsageError(f"{name} goes with a single pool")
-        _compare(pools, as_json)
-    elif out is None:
-        raise click.UsageError("Missing option '--out'; or give several pools.")
+    lines = recipe(manifest_of(pools[0])) if given["out"] is not None else ()
+    result = report(pools, recipe=lines, progress=CommandProgress(), **given_only(given))
+    if as_json:
+        print_json(result.as_json())
+    elif isinstance(result, Reported):
+        for text in result.warnings:
+            note(f"warning: {text}")
+        click.echo(f"{result.page}: {human_bytes(result.bytes)}, {result.views} views shown")
     else:
-        _report(pools[0], out, images, as_json)
-
-
-def _report(pool: str, out: Path, images: Path | None, as_json: bool) -> None:
-    from lpld_labels.inspect.page import require_page_place, save_page
-    from lpld_labels.inspect.report import make_report, report_page
-    from lpld_labels.pool.reader import PoolReader
-
-    from .recipe import recipe
-
-    require_page_place(out, pool, *filter(None, [images]))
-    with PoolReader(pool) as reader, progress_bar("reading a sample") as progress:
-        report = make_report(reader, images=images, recipe=recipe(reader.manifest), progress=progress)
-    data = report_page(report)
-    save_page(out, data)
-    if as_json:
-        facts = {"page": str(out), "bytes": len(data), "warnings": list(report.warnings)}
-        print_json(facts | {"views": len(report.cards), "rows_looked_at": len(report.sample.rows)})
-        return
-    for text in report.warnings:
-        note(f"warning: {text}")
-    click.echo(f"{out}: {human_bytes(len(data))}, {len(report.cards)} views shown")
-
-
-def _compare(pools: tuple[str, ...], as_json: bool) -> None:
-    from lpld_labels.inspect.compare import compare_pools
-    from lpld_labels.pool.reader import PoolReader
-
-    with contextlib.ExitStack() as stack:
-        readers = [stack.enter_context(PoolReader(pool)) for pool in pools]
-        progress = stack.enter_context(progress_bar("comparing pools"))
-        comparison = compare_pools(readers, progress=progress)
-    if as_json:
-        print_json(comparison.as_json())
-        return
-    console = stdout_console()
-    console.print(_side_by_side(comparison))
-    for relation in comparison.relations:
-        console.print(relation.text, highlight=False, markup=False)
+        console = stdout_console()
+        console.print(_side_by_side(result))
+        for relation in result.relations:
+            console.print(relation.text, highlight=False, markup=False)
 
 
 def _side_by_side(comparison: Comparison) -> Table:

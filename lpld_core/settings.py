@@ -81,7 +81,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Part `number` (from 1) of `of` equal parts."""
+    """Part `number` (from 1) of `of` equal parts, for `build` and `recover` on several machines."""
 
     number: int = 1
     of: int = 1
@@ -128,11 +128,8 @@ PoolViews = Literal["stored", "drawn"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildSettings(ViewSettings):
-    """How an image folder is labelled; no teachers if the caller passes loaded ones.
-
-    The defaults are the paper's for ImageNet-1K, without its mixing.
-    """
+class LabelSettings(ViewSettings):
+    """How an image folder is labelled. The defaults are the paper's for ImageNet-1K, without its mixing."""
 
     epochs: Annotated[int, Setting("Views of every image, before pruning.", ge=1, le=MAX_INDEX + 1)] = 300
     ratio: Annotated[float, Setting("Label only the batches that pruning to 1/RATIO keeps.", ge=1)] = 1.0
@@ -145,7 +142,6 @@ class BuildSettings(ViewSettings):
         ),
     ] = None
 
-    teachers: tuple[TeacherChoice, ...] = ()
     fewer_classes: Annotated[bool, Setting("Allow fewer class folders than the teacher has classes.")] = False
     codec: Annotated[str, Setting("f16, f16:plain, f32, int8, topk:50 ... (klt: encode the pool).")] = "f16"
     views: Annotated[
@@ -158,6 +154,13 @@ class BuildSettings(ViewSettings):
     threads: Annotated[
         int | None, Setting("CPU threads per process.  [default: all, divided among processes]", ge=1)
     ] = None
-    workers: Annotated[int, Setting("Threads that prepare pixels.", option=False, ge=1)] = 1
     image_cache: ImageCache = None
     part: Annotated[Part | None, Setting("Label one share; the last one publishes. See the examples.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings(LabelSettings):
+    """How teachers label an image folder; no teachers if the caller passes loaded ones."""
+
+    teachers: tuple[TeacherChoice, ...] = ()
+    workers: Annotated[int, Setting("Threads that prepare pixels.", option=False, ge=1)] = 1

@@ -1,7 +1,8 @@
 """Soft labels for dataset distillation in Parquet: the pool format and everything that reads it.
 
->>> from lpld_labels import PoolReader
->>> with PoolReader("pool") as pool:
+>>> import lpld_labels as lpld
+>>> lpld.prune("pool", "small", ratio=40)  # help(lpld.prune); the other commands are functions, too
+>>> with lpld.PoolReader("small") as pool:
 ...     batch = pool.read((0, 3))  # epoch 0, batch 3
 >>> batch.labels, batch.crops  # float16 [B, C], int32 [B, 4]
 """
@@ -12,37 +13,33 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lpld_core.image_verbs import recover, squeeze
+    from lpld_core.settings import Part
+    from lpld_core.verbs import build, train, verify
     from lpld_labels.errors import LabelPoolError
     from lpld_labels.format.images import ImageTable
     from lpld_labels.format.manifest import Augmentation, PoolHeader, Teacher
     from lpld_labels.format.records import BatchKey, Box, CutOut, LabelBatch, Mix, ViewBatch
-    from lpld_labels.inspect.check import check_pool
-    from lpld_labels.interop.exporting import export_pool
-    from lpld_labels.interop.importing import import_labels
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.writer import PoolWriter
-    from lpld_labels.transforms.copy import copy_pool
-    from lpld_labels.transforms.encode import encode_pool
-    from lpld_labels.transforms.prune import prune_pool
-    from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
+    from lpld_labels.verbs import copy, encode, export, import_labels, plan, prune, report, summary
     from lpld_labels.version import __version__
 
 # Loaded on first use: NumPy and pyarrow take longer to import than most commands take to run.
 _LAZY = {
-    "errors": ("LabelPoolError",),
-    "format.images": ("ImageTable",),
-    "format.manifest": ("Augmentation", "PoolHeader", "Teacher"),
-    "format.records": ("BatchKey", "Box", "CutOut", "LabelBatch", "Mix", "ViewBatch"),
-    "inspect.check": ("check_pool",),
-    "interop.exporting": ("export_pool",),
-    "interop.importing": ("import_labels",),
-    "pool.reader": ("PoolReader",),
-    "pool.writer": ("PoolWriter",),
-    "transforms.copy": ("copy_pool",),
-    "transforms.encode": ("encode_pool",),
-    "transforms.prune": ("prune_pool",),
-    "transforms.settings": ("EncodeSettings", "PruneSettings"),
-    "version": ("__version__",),
+    "lpld_core.image_verbs": ("recover", "squeeze"),
+    "lpld_core.settings": ("Part",),
+    "lpld_core.verbs": ("build", "train", "verify"),
+    "lpld_labels.errors": ("LabelPoolError",),
+    "lpld_labels.format.images": ("ImageTable",),
+    "lpld_labels.format.manifest": ("Augmentation", "PoolHeader", "Teacher"),
+    "lpld_labels.format.records": ("BatchKey", "Box", "CutOut", "LabelBatch", "Mix", "ViewBatch"),
+    "lpld_labels.pool.reader": ("PoolReader",),
+    "lpld_labels.pool.writer": ("PoolWriter",),
+    "lpld_labels.verbs": (
+        *("copy", "encode", "export", "import_labels", "plan", "prune", "report", "summary"),
+    ),
+    "lpld_labels.version": ("__version__",),
 }
 
 __all__ = [
@@ -50,31 +47,37 @@ __all__ = [
     "BatchKey",
     "Box",
     "CutOut",
-    "EncodeSettings",
     "ImageTable",
     "LabelBatch",
     "LabelPoolError",
     "Mix",
+    "Part",
     "PoolHeader",
     "PoolReader",
     "PoolWriter",
-    "PruneSettings",
     "Teacher",
     "ViewBatch",
     "__version__",
-    "check_pool",
-    "copy_pool",
-    "encode_pool",
-    "export_pool",
+    "build",
+    "copy",
+    "encode",
+    "export",
     "import_labels",
-    "prune_pool",
+    "plan",
+    "prune",
+    "recover",
+    "report",
+    "squeeze",
+    "summary",
+    "train",
+    "verify",
 ]
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _LAZY.items():
         if name in names:
-            return getattr(importlib.import_module(f"lpld_labels.{module}"), name)
+            return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'lpld_labels' has no attribute {name!r}")
 
 

@@ -3,6 +3,8 @@
     LabelPoolError                  base class of all
     +-- InvalidBatchError           an invalid label batch (shape, dtype, range, NaN)
     +-- InvalidArgumentError        an invalid option or argument
+    |   +-- UsageError              arguments that do not go together
+    +-- MissingExtraError           an optional dependency is not installed
     +-- PoolFormatError             not a pool, or not one that this version can read
     |   +-- NotAPoolError           the manifest is missing
     |   +-- ManifestError           the manifest is invalid
@@ -26,8 +28,19 @@ A message is one line: where (path, field), what was expected, what was found, w
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 
+EXTRAS = {
+    "torch": "torch",
+    "torchvision": "torch",
+    "safetensors": "torch",
+    "ray": "ray",
+    "matplotlib": "demo",
+    "mlxtend": "demo",
+}
+"""Top-level module -> extra of `pyproject.toml` that installs it."""
 _HIDDEN = "..."
 _SECRETS = re.compile(r"(?<=://)[^/\s]*@|(?<=\?)[^\s'\"]+")
 
@@ -81,6 +94,14 @@ class InvalidBatchError(LabelPoolError):
 
 class InvalidArgumentError(LabelPoolError):
     """An invalid option or argument."""
+
+
+class UsageError(InvalidArgumentError):
+    """Arguments that do not go together, or one that is missing."""
+
+
+class MissingExtraError(LabelPoolError):
+    """An optional dependency is not installed."""
 
 
 class PoolFormatError(LabelPoolError):
@@ -149,3 +170,16 @@ class WorkerDiedError(LabelPoolError):
 
 class ClusterError(LabelPoolError):
     """The cluster is missing or has no resources for the job."""
+
+
+@contextlib.contextmanager
+def extras_required() -> Iterator[None]:
+    """Raise MissingExtraError, which names the extra to install, instead of ModuleNotFoundError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRAS:
+            raise
+        install = f"pip install 'lpld-labels[{EXTRAS[module]}]'"
+        raise MissingExtraError(f"this needs {module}, which is not installed", hint=install) from None

@@ -5,17 +5,37 @@
 
 The command line makes an option of each of these fields (cli/options.py). `check_settings`, called by a
 dataclass's ``__post_init__``, refuses values outside of the range or of the choices of a ``Literal``.
+`verb` makes a function of Python whose keywords are these fields.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import types
-from dataclasses import dataclass, fields
-from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.errors import InvalidArgumentError, extras_required
+
+P = ParamSpec("P")
+Call = TypeVar("Call")
+R = TypeVar("R")
+T = TypeVar("T")
+Defaults = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +78,7 @@ class SettingField:
         return tuple(word for kind in self.kinds if get_origin(kind) is Literal for word in get_args(kind))
 
 
-@cache
+@functools.cache
 def setting_fields(cls: type) -> dict[str, SettingField]:
     """Return the fields of a dataclass that have a `Setting`, in their order."""
     hints = get_type_hints(cls, include_extras=True)
@@ -73,10 +93,7 @@ def setting_fields(cls: type) -> dict[str, SettingField]:
             kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
             without_none = tuple(kind for kind in kinds if kind is not types.NoneType)
             found[entry.name] = SettingField(
-                name=entry.name,
-                kinds=without_none,
-                optional=len(without_none) < len(kinds),
-                setting=setting,
+                name=entry.name, kinds=without_none, optional=len(without_none) < len(kinds), setting=setting
             )
     return found
 
@@ -104,3 +121,53 @@ def wrong_setting(name: str, expected: str, got: object) -> InvalidArgumentError
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def values_of(cls: type, call: object) -> dict[str, Any]:
+    """Return an object's values of a dataclass's fields; those it lacks are left out."""
+    names = (entry.name for entry in fields(cls))
+    return {name: getattr(call, name) for name in names if hasattr(call, name)}
+
+
+def part_of(cls: type[T], call: object, **other: Any) -> T:
+    """Return the dataclass whose fields are a part of those of another one. other: values to replace."""
+    return cls(**values_of(cls, call) | other)
+
+
+def verb(
+    call: Callable[P, Call], *, defaults: Defaults = lambda given: {}
+) -> Callable[[Callable[[Call], R]], Callable[P, R]]:
+    """Turn a function of a dataclass into one whose parameters are the dataclass's fields.
+
+    Its signature and docstring list them all. defaults: returns values of fields, given the arguments.
+    """
+    cls = cast("type", call)
+    hints, usual = get_type_hints(cls), defaults({})
+    # Positional ones come first, as in the dataclass's own constructor.
+    shown = sorted(fields(cls), key=lambda entry: bool(entry.kw_only))
+    parameters = [_parameter(entry, hints[entry.name], usual) for entry in shown]
+
+    def decorate(run: Callable[[Call], R]) -> Callable[P, R]:
+        signature = inspect.Signature(parameters, return_annotation=run.__annotations__["return"])
+
+        @functools.wraps(run)
+        def function(*args: P.args, **given: P.kwargs) -> R:
+            signature.bind(*args, **given)
+            given.update({**defaults(given), **given})
+            with extras_required():
+                return run(call(*args, **given))
+
+        text = inspect.cleandoc(run.__doc__ or "").replace("\b\n", "")  # click's mark of a block
+        lines = [f"{name}: {entry.setting.help}" for name, entry in setting_fields(cls).items()]
+        function.__doc__ = "\n".join([text, "", *lines])
+        vars(function).update(call=cls, __signature__=signature)
+        return function
+
+    return decorate
+
+
+def _parameter(entry: Field[Any], hint: Any, usual: Mapping[str, Any]) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY if entry.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    default = usual.get(entry.name, entry.default)
+    default = inspect.Parameter.empty if default is MISSING else default
+    return inspect.Parameter(entry.name, kind, default=default, annotation=hint)

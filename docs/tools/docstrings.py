@@ -1,7 +1,9 @@
-"""Docstrings of this project for the site: `name: text` lines become lists, settings become keywords."""
+"""Docstrings of this project for the site: `name: text` lines become lists, verbs show their keywords."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 from typing import Any
 
@@ -9,17 +11,16 @@ import griffe
 
 
 class ArgumentLists(griffe.Extension):
-    """Rewrites docstrings while the code is read; nothing is imported."""
+    """Rewrites docstrings while the code is read; only verbs are imported."""
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
-        """Show a function that `takes_options` as it is called: its settings are keywords."""
-        names = {parameter.name for parameter in func.parameters}
-        for decorator in func.decorators:
-            if str(decorator.value).startswith("takes_options"):
-                del func.parameters["settings"]
-                keywords = griffe.Parameter("settings", kind=griffe.ParameterKind.var_keyword)
-                func.parameters.add(keywords)
-        _rewrite(func, names)
+        """Show a verb as it is called: the fields of its dataclass are its parameters."""
+        if any(str(decorator.value).startswith("verb(") for decorator in func.decorators):
+            function = getattr(importlib.import_module(func.module.path), func.name)
+            found = inspect.signature(function).parameters.values()
+            func.parameters = griffe.Parameters(*map(_parameter, found))
+            func.docstring = griffe.Docstring(function.__doc__, parent=func)
+        _rewrite(func, {parameter.name for parameter in func.parameters})
 
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
         """List a class's fields and the parameters of its constructor."""
@@ -27,6 +28,16 @@ class ArgumentLists(griffe.Extension):
         if "__init__" in cls.members:
             names |= {parameter.name for parameter in cls["__init__"].parameters}
         _rewrite(cls, names)
+
+
+def _parameter(found: inspect.Parameter) -> griffe.Parameter:
+    empty = found.default is inspect.Parameter.empty
+    return griffe.Parameter(
+        found.name,
+        annotation=inspect.formatannotation(found.annotation),
+        kind=griffe.ParameterKind[found.kind.name.lower()],
+        default=None if empty else repr(found.default),
+    )
 
 
 def _rewrite(owner: griffe.Object, names: set[str]) -> None:

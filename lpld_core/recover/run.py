@@ -27,6 +27,7 @@ from lpld_labels.errors import ComputationError, InvalidArgumentError
 from lpld_labels.exec.job import Executor, Job, Progress, Steps
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.probe import PROBE
+from lpld_labels.results import Result
 from lpld_labels.version import __version__
 
 log = logging.getLogger(__name__)
@@ -35,8 +36,8 @@ LastLosses = tuple[float, float]
 """A group's last cross-entropy and BatchNorm distance, averaged over its units."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunSummary(Result):
     """What was made now and what was found finished; losses are means over the groups made now."""
 
     made_groups: int
@@ -47,6 +48,18 @@ class RunSummary:
     contact_sheet: Path | None
     cross_entropy: float | None = None
     batchnorm: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "made_images": self.images,
+            "made_groups": self.made_groups,
+            "kept_groups": self.kept_groups,
+            "seconds": round(self.seconds, 3),
+            "complete": self.complete,
+            "contact_sheet": self.contact_sheet and str(self.contact_sheet),
+            "cross_entropy": self.cross_entropy,
+            "batchnorm_loss": self.batchnorm,
+        }
 
 
 def recover_images(

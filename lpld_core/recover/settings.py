@@ -47,19 +47,45 @@ class Group:
         return tuple(sorted({label for label, _ in self.members}))
 
 
+_ITERATIONS = Setting("Steps of the optimiser per image.  [default: the preset's]", ge=1)
+_RATE = Setting("Falls to 0 by a cosine.  [default: the preset's]", gt=0)
+_ALPHA = Setting("Weight of the BatchNorm loss.  [default: the preset's]", ge=0)
+_ROLL = Setting("Greatest random shift in pixels.  [default: the preset's]", ge=0)
+_KIND = Setting("What lpld matches  [default: class]; global is the paper's '+C' ablation.")
+_GROUP = Setting("Classes (sre2l, cda: batches) in a forward pass.  [default: about 100 images]", ge=1)
+
+
 @dataclass(frozen=True, kw_only=True)
-class ImageSettings:
-    """Settings of all methods. size: height and width of the images."""
+class ImageChoices:
+    """Settings of all methods that users choose."""
 
     ipc: Annotated[int, Setting("Images per class.", ge=1)]
-    size: tuple[int, int]
     smallest_crop: Annotated[float, Setting("Least area share of crops; cda starts at 1.", gt=0, le=1)] = 0.08
     seed: Annotated[int, Setting("All noise and views follow from it.", ge=0, le=MAX_SEED)] = 0
     format: Annotated[ImageFormat, Setting("Of the image files.")] = "jpeg"
-    quality: Annotated[int, Setting("Of JPEG files.", option=False, ge=1, le=100)] = 95
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoverChoices(ImageChoices):
+    """Settings that users choose. None: the method's or the preset's."""
+
+    iterations: Annotated[int | None, _ITERATIONS] = None
+    learning_rate: Annotated[float | None, _RATE] = None
+    alpha: Annotated[float | None, _ALPHA] = None
+    roll: Annotated[int | None, _ROLL] = None
+    statistics_kind: Annotated[StatisticsKind | None, _KIND] = None
+    class_group: Annotated[int | None, _GROUP] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSettings(ImageChoices):
+    """Settings of all methods. size: height and width of the images."""
+
+    size: tuple[int, int]
+    quality: Annotated[int, Setting("Of JPEG files.", option=False, ge=1, le=100)] = 95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,17 +93,13 @@ class RecoverSettings(ImageSettings):
     """Settings of an optimised recovery (lpld, sre2l, cda)."""
 
     method: Annotated[OptimisedMethod, Setting(option=False)]
-    iterations: Annotated[int, Setting("Steps of the optimiser per image.  [default: the preset's]", ge=1)]
-    learning_rate: Annotated[float, Setting("Falls to 0 by a cosine.  [default: the preset's]", gt=0)]
-    alpha: Annotated[float, Setting("Weight of the BatchNorm loss.  [default: the preset's]", ge=0)]
-    roll: Annotated[int, Setting("Greatest random shift in pixels.  [default: the preset's]", ge=0)]
+    iterations: Annotated[int, _ITERATIONS]
+    learning_rate: Annotated[float, _RATE]
+    alpha: Annotated[float, _ALPHA]
+    roll: Annotated[int, _ROLL]
     roll_direction: Annotated[RollDirection, Setting("Or only down and right.", option=False)] = "both"
-    statistics_kind: Annotated[
-        StatisticsKind, Setting("What lpld matches  [default: class]; global is the paper's '+C' ablation.")
-    ] = "class"
-    class_group: Annotated[
-        int, Setting("Classes (sre2l, cda: batches) in a forward pass.  [default: about 100 images]", ge=1)
-    ] = 10
+    statistics_kind: Annotated[StatisticsKind, _KIND] = "class"
+    class_group: Annotated[int, _GROUP] = 10
     batch_size: Annotated[int, Setting("Classes in a sre2l or cda batch.", option=False, ge=1)] = 100
     first_layer_weight: Annotated[float, Setting("Other layers have 1.", option=False, ge=0)] = 10.0
 

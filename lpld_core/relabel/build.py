@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,9 +30,11 @@ from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.packing import Packed
 from lpld_labels.pool.plan import PoolPlan, cut_evenly, pool_identity, raw_batches_per_shard, require_alike
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.unfinished import finish
 from lpld_labels.render import batches_per_epoch
 from lpld_labels.render.images import FolderImages, scan_image_folder
+from lpld_labels.results import Result
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, pool_path, require_apart
 from lpld_labels.transforms.pipeline import run_part
@@ -42,12 +45,26 @@ SHARD_SECONDS = 60.0
 AS_BUILT = "run the command the pool was built with, choose another path, or replace it (--overwrite)"
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildResult:
-    """Batches labelled now, and the pool's manifest if it was published."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BuildResult(Result):
+    """Batches labelled now, and the pool's manifest if it was published. cost: estimate of a dry run."""
 
     labelled: int
     manifest: Manifest | None
+    image_classes: int | None = None
+    cost: dict[str, Any] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        made = self.manifest
+        return self.cost or {
+            "labelled_batches": self.labelled,
+            "image_classes": self.image_classes,
+            "published": made is not None,
+            "batches": made and made.counts.batches,
+            "rows": made and made.counts.rows,
+            "bytes": made and pool_bytes(made),
+            "content_digest": made and made.content_digest,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

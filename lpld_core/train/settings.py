@@ -20,6 +20,7 @@ DecayOn = Literal["weights", "all"]
 TemperatureSchedule = Literal["constant", "step", "cosine"]
 StudentTemperature = Literal["teacher", "calibrated"]
 Tail = Literal["stored", "none"]
+ExperimentName = Literal["imagenet1k", "tiny", "imagenet21k", "imagenet1k-plus", "lpqld"]
 SamplingPolicy = Literal["batches", "epochs", "epoch-by-epoch", "shuffled", "stored"]
 
 _DECIDES_NOTHING = (
@@ -36,7 +37,7 @@ class TrainSettings:
     student: Annotated[
         str | None, Setting("Network, as for --teacher.  [default: resnet18; small-resnet18 below 128 px]")
     ] = None
-    seed: Annotated[int, Setting(ge=0, le=MAX_SEED)] = 0
+    seed: Annotated[int, Setting("Order of the rows and first weights.", ge=0, le=MAX_SEED)] = 0
     epochs: Annotated[int, Setting("Step budget, in passes over the images.", ge=1)] = 300
     batch_size: Annotated[
         int | None, Setting("Rows of a step, in all processes.  [default: the pool's label batches]", ge=1)
@@ -54,18 +55,20 @@ class TrainSettings:
     temperature_schedule: Annotated[
         TemperatureSchedule, Setting("How it falls to 2: times 0.7 every 30 epochs, or along half a cosine.")
     ] = "constant"
-    # Of the student's output: the labels', or the best of the last epoch's last batch.
-    student_temperature: Annotated[float | StudentTemperature, Setting(option=False, gt=0)] = "teacher"
+    student_temperature: Annotated[
+        float | StudentTemperature,
+        Setting("The labels', or the best of the last epoch's last batch.", option=False, gt=0),
+    ] = "teacher"
     scale_by_t2: Annotated[bool, Setting("Multiply the kl loss by T squared.", option=False)] = False
-    # Classes left out by top-k labels get the stored level, or nothing.
-    tail: Annotated[Tail, Setting(option=False)] = "stored"
+    tail: Annotated[Tail, Setting("What classes that top-k labels leave out get.", option=False)] = "stored"
     label_smoothing: Annotated[float, Setting("Share taken from the label.", option=False, ge=0, lt=1)] = 0.0
 
-    optimizer: Annotated[Optimizer, Setting()] = "adamw"
+    optimizer: Annotated[Optimizer, Setting("Optimiser of the weights.")] = "adamw"
     learning_rate: Annotated[float, Setting("Learning rate at its highest.", gt=0)] = 0.001
-    weight_decay: Annotated[float, Setting(option=False, ge=0)] = 0.01
-    # 'weights' exempts biases and normalisation layers.
-    decay_on: Annotated[DecayOn, Setting(option=False)] = "weights"
+    weight_decay: Annotated[float, Setting("Of the optimiser.", option=False, ge=0)] = 0.01
+    decay_on: Annotated[
+        DecayOn, Setting("'weights' exempts biases and normalisation layers.", option=False)
+    ] = "weights"
     momentum: Annotated[float, Setting("Of SGD.", option=False, ge=0, lt=1)] = 0.9
     schedule: Annotated[Schedule, Setting("How the learning rate falls.", option=False)] = "cosine"
     rate_steps: Annotated[RateSteps, Setting("When the learning rate changes.", option=False)] = "epoch"

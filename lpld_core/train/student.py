@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.loader import PoolLoader, pool_loader
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.images import check_images, find_images
+from lpld_labels.results import Result
 
 Watch = Callable[[EpochProgress, Accuracy | None], None]
 """Called with the progress of the epoch and the last accuracy."""
@@ -36,14 +38,23 @@ Watch = Callable[[EpochProgress, Accuracy | None], None]
 SMALL_VIEWS_BELOW = 128
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainResult(Result):
     """The student's weights file and accuracy, which is None without a validation folder."""
 
     weights: Path
     accuracy: Accuracy | None
     steps: int
     resumed_from: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "weights": str(self.weights),
+            "steps": self.steps,
+            "resumed_from_epoch": self.resumed_from,
+            "top1": self.accuracy and self.accuracy.top1,
+            "top5": self.accuracy and self.accuracy.top5,
+        }
 
 
 def train_student(

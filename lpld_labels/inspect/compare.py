@@ -19,6 +19,7 @@ from lpld_labels.format.records import BatchKey
 from lpld_labels.inspect.sample import choose_batches
 from lpld_labels.inspect.summary import PoolSummary, step_words
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.results import Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,8 @@ class ComparedPool:
     fidelity: Fidelity | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(Result):
     """Pools side by side."""
 
     pools: tuple[ComparedPool, ...]

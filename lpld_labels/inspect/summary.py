@@ -12,6 +12,7 @@ from lpld_labels.format.schema import COMPONENTS, FORMAT_VERSION, Component
 from lpld_labels.inspect.text import shortened
 from lpld_labels.io.addresses import Location, redact
 from lpld_labels.pool.pool_files import manifest_of
+from lpld_labels.results import Result
 
 PICKLE_BATCH_OVERHEAD = 2000
 """Bytes torch.save adds to each batch file: zip directory, pickle and alignment (1.9 to 2.1 kB)."""
@@ -29,8 +30,8 @@ COMPONENT_NAMES: dict[Component, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class PoolSummary:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PoolSummary(Result):
     """What a manifest says. location: of the pool, without secrets."""
 
     location: str

@@ -35,11 +35,12 @@ from lpld_labels.interop.torch_file import torch_file_bytes
 from lpld_labels.io.locks import locked_directory
 from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.results import Result
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, local_directory, require_apart
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportReport:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ExportReport(Result):
     """Result of an export. notes: one sentence each. claims: whether the program's trainers replay it."""
 
     format: str
@@ -50,9 +51,6 @@ class ExportReport:
     bytes: int
     notes: tuple[str, ...]
     claims: tuple[Claim, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def export_pool(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.unfinished import partial_directory, unfinished
 from lpld_labels.render.images import scan_image_folder
+from lpld_labels.results import Result
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, pool_path
 from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
@@ -37,8 +38,8 @@ _COMPARED = 64
 """Label files that a resumed import reads again to compare their labels."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportReport:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ImportReport(Result):
     """Result of an import. found, assumed, odd: facts, assumptions and warnings, one sentence each.
 
     holes: skipped files and why. source_bytes: size of the label files.
@@ -60,9 +61,6 @@ class ImportReport:
     assumed: tuple[str, ...]
     odd: tuple[str, ...]
     holes: tuple[dict[str, str], ...]
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def detect_format(source: str | os.PathLike[str], label_format: str = AUTO) -> str:

@@ -28,13 +28,14 @@ from lpld_labels.pool.label_pages import LabelFiles, LabelLayout
 from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest, read_table
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.views import DrawnViews, StoredViews
+from lpld_labels.results import Shown
 
 VIEW_CACHE_BYTES = 256 * 1024 * 1024
 LABEL_CACHE_BYTES = 4 * 1024 * 1024
 OPEN_SHARDS = 64
 
 
-class PoolReader:
+class PoolReader(Shown):
     """A published pool, opened for reading.
 
     location: local path or address (``s3://``, ``https://``, anything fsspec opens).
@@ -42,6 +43,7 @@ class PoolReader:
     check_sizes: refuse at once if a file is missing or has the wrong size.
     open_shards: how many shards to keep open. Two are enough for sequential reads.
     cache: keeps files of a remote pool on disk (`lpld_labels.io.disk_cache`).
+    image_folder: the labelled images, of which notebooks show views; not needed if the pool carries them.
 
     Opening reads and verifies only the manifest, the batch index and codec tables. Readers can be pickled
     and survive fork, so PyTorch workers can use them; threads may share one.
@@ -58,6 +60,7 @@ class PoolReader:
         check_sizes: bool = True,
         open_shards: int = OPEN_SHARDS,
         cache: DiskCache | None = None,
+        image_folder: str | os.PathLike[str] | None = None,
     ) -> None:
         self._address = os.fspath(location)
         self.location = redact(location)
@@ -66,7 +69,9 @@ class PoolReader:
             "check_sizes": check_sizes,
             "open_shards": open_shards,
             "cache": cache,
+            "image_folder": image_folder,
         }
+        self.image_folder = image_folder
         self._files = open_files(location, cache)
         self.manifest = read_manifest(self._files)
         self.header: PoolHeader = self.manifest.header
@@ -131,6 +136,9 @@ class PoolReader:
     def view_constraints(self) -> ViewConstraints:
         """The constraints on views, checked on every read."""
         return view_constraints(self.header, self.images, self.manifest.views)
+
+    def __repr__(self) -> str:
+        return f"PoolReader({self.location!r})"
 
     def __len__(self) -> int:
         return len(self.index)

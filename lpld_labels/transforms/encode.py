@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lpld_labels.codecs.fidelity import Fidelity
 from lpld_labels.errors import InvalidArgumentError
@@ -14,6 +15,7 @@ from lpld_labels.io.addresses import Location
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.views import require_drawn
+from lpld_labels.results import Result
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
 from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
@@ -22,14 +24,31 @@ from lpld_labels.transforms.sample import LabelSample
 from lpld_labels.transforms.settings import EncodeSettings
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncodeResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class EncodeResult(Result):
     """Old and new size in bytes; fidelity on rows not fitted to, None where labels were copied."""
 
     manifest: Manifest
     before: int
     after: int
     fidelity: Fidelity | None
+
+    def as_json(self) -> dict[str, Any]:
+        codec, rows = self.manifest.codec, self.manifest.counts.rows
+        return {
+            "codec": codec.name,
+            "views": self.manifest.views,
+            "parameters": codec.parameters,
+            "rows": rows,
+            "bytes": {
+                "before": self.before,
+                "after": self.after,
+                "smaller": round(self.before / self.after, 3),
+                "after_per_row": round(self.after / max(rows, 1), 2),
+            },
+            "fidelity": None if self.fidelity is None else self.fidelity.as_json(),
+            "content_digest": self.manifest.content_digest,
+        }
 
 
 @writes_pools

@@ -36,7 +36,9 @@ from lpld_labels.pool.own_files import is_our_card, own_paths, send_card, write_
 from lpld_labels.pool.pool_files import PoolFiles, copy_file, verified
 from lpld_labels.pool.publish import put_in_place
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.unfinished import unfinished
+from lpld_labels.results import Result
 from lpld_labels.transforms.outputs import OVERWRITE_HINT
 from lpld_labels.transforms.pipeline import manifest_there
 
@@ -46,17 +48,29 @@ _FIXED_ROLES = ("images", "codec")
 _OPENING_ROLES = ("batches", "images", "codec")
 Source = TypeVar("Source")
 Rest = ParamSpec("Rest")
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Copied:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Copied(Result):
     """Result of a copy. sent, found: bytes that were copied, and that were there already."""
 
     manifest: Manifest
     files: int
     sent: int
     found: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "batches": self.manifest.counts.batches,
+            "images": self.manifest.counts.images,
+            "bytes": pool_bytes(self.manifest),
+            "image_bytes": self.manifest.components["packed"],
+            "files": self.files,
+            "sent": self.sent,
+            "found": self.found,
+            "content_digest": self.manifest.content_digest,
+        }
 
 
 def fetch_pool(
@@ -275,12 +289,12 @@ def destination(out: Location, *, overwrite: bool = False, extend: bool = False)
 
 
 def writes_pools(
-    write: Callable[Concatenate[Source, Location, Rest], Result],
-) -> Callable[Concatenate[Source, Location, Rest], Result]:
+    write: Callable[Concatenate[Source, Location, Rest], Returned],
+) -> Callable[Concatenate[Source, Location, Rest], Returned]:
     """Let a function f(source, out, ...) that writes a pool take an address for `out`."""
 
     @functools.wraps(write)
-    def anywhere(source: Source, out: Location, /, *rest: Rest.args, **options: Rest.kwargs) -> Result:
+    def anywhere(source: Source, out: Location, /, *rest: Rest.args, **options: Rest.kwargs) -> Returned:
         with destination(out, overwrite=bool(options.get("overwrite"))) as path:
             return write(source, path, *rest, **options)
 

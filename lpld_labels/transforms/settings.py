@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.errors import InvalidArgumentError, UsageError
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.settings import Setting, check_settings
 
@@ -20,11 +21,58 @@ FromLossy = Annotated[bool, Setting("Accept a pool whose labels a lossy codec ha
 
 
 @dataclass(frozen=True, kw_only=True)
-class PruneSettings:
-    """What to keep. Exactly one of `ratio` and `budget` is given."""
+class Amount:
+    """A number of bytes, or a multiple of the bytes of a pool or of its images."""
+
+    number: float
+    of: Literal["bytes", "pool", "images"]
+
+    @classmethod
+    def parse(cls, text: str, *, images: bool) -> Amount:
+        """Return a size such as 300MB or 10%. images: whether it may be a multiple of the images."""
+        match = _SIZE.fullmatch(text)
+        unit = _UNITS.get(match[2].upper()) if match else None
+        known = unit is not None and (images or unit.of != "images")
+        if match is None or unit is None or not known or not 0 < float(match[1]) * unit.number < math.inf:
+            forms = "300MB, 30K, 1 GiB, 4000 (bytes), 10% or 0.5x (of the pool)"
+            forms += " or 1x-images (of the images)" if images else ""
+            raise UsageError(f"{text!r} is not a size; write {forms}")
+        return replace(unit, number=float(match[1]) * unit.number)
+
+    @classmethod
+    def of_any(cls, size: int | str | Amount, *, images: bool) -> Amount:
+        """Return a size that may be given as bytes or as text."""
+        if isinstance(size, int):
+            return cls(number=size, of="bytes")
+        return cls.parse(size, images=images) if isinstance(size, str) else size
+
+    def bytes(self, *, pool: int, images: int = 0) -> int:
+        """Return whole bytes, given those of the pool and of the images."""
+        return int(self.number * {"bytes": 1, "pool": pool, "images": images}[self.of])
+
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Z-]*|%)\s*", re.IGNORECASE)
+_UNITS = {
+    "": Amount(number=1, of="bytes"),
+    "B": Amount(number=1, of="bytes"),
+    "%": Amount(number=0.01, of="pool"),
+    "X": Amount(number=1, of="pool"),
+    "X-IMAGES": Amount(number=1, of="images"),
+} | {
+    f"{letter}{end}": Amount(number=base**power, of="bytes")
+    for power, letter in enumerate("KMGT", 1)
+    for end, base in (("", 1000), ("B", 1000), ("I", 1024), ("IB", 1024))
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneChoices:
+    """What to keep, as users say it."""
 
     ratio: Annotated[float | None, Setting("Keep floor(n / RATIO) of the n complete batches.")] = None
-    budget: Annotated[int | None, Setting("Keep as many batches as fit, e.g. 300MB or 10%.")] = None
+    budget: Annotated[
+        int | str | Amount | None, Setting("Keep as many batches as fit, e.g. 300MB or 10%.")
+    ] = None
     level: Annotated[
         Literal["batch", "epoch"], Setting("Choose batches, or whole epochs with the last one cut short.")
     ] = "batch"
@@ -38,6 +86,13 @@ class PruneSettings:
     seed: Annotated[int | None, Setting("Of the random order.  [default: the pool's]", ge=0, le=MAX_SEED)] = (
         None
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneSettings(PruneChoices):
+    """What to keep. Exactly one of `ratio` and `budget` is given."""
+
+    budget: int | None = None
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -103,10 +158,10 @@ class EncodeSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanSettings:
-    """The budget of a pool, and what its labels must keep."""
+class PlanChoices:
+    """The budget of a pool, and what its labels must keep, as users say it."""
 
-    budget: Annotated[int, Setting("E.g. 300MB, 10% of the pool, or 1x-images with --images.", gt=0)]
+    budget: Annotated[int | str | Amount, Setting("E.g. 300MB, 10% of the pool, or 1x-images with --images.")]
     codecs: Annotated[
         tuple[str, ...],
         Setting("Consider this codec; repeat for more.  [default: f16, int8, int6, int4, klt]"),
@@ -127,6 +182,13 @@ class PlanSettings:
     ] = None
     seed: Annotated[int, Setting("Which rows are sampled.", ge=0, le=MAX_SEED)] = 0
     from_lossy: FromLossy = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings(PlanChoices):
+    """The budget of a pool in bytes, and what its labels must keep."""
+
+    budget: Annotated[int, Setting(gt=0)]
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -18,12 +18,12 @@ from lpld_cli.options import (
     TEXT,
     Number,
     NumberRange,
-    settings_options,
-    take,
+    call_options,
+    given_only,
 )
 
 from lpld_core.settings import Part
-from lpld_labels.settings import Setting
+from lpld_labels.settings import Setting, values_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +48,12 @@ class Settings:
 def run(*words: str, preset: Settings | None = None) -> tuple[Settings | None, str]:
     """Return the settings that a command line gives, and what was printed."""
     found: list[Settings] = []
+    usual = None if preset is None else values_of(Settings, preset)
 
     def collect(**given: Any) -> None:
-        found.append(take(Settings, given, base=preset))
-        assert not given
+        found.append(Settings(**(usual or {}) | given_only(given)))
 
-    command = click.command()(settings_options(Settings, preset=preset)(collect))
+    command = click.command()(call_options(Settings, usual=usual)(collect))
     result = CliRunner().invoke(command, list(words))
     return (found[0] if found else None), result.output
 

@@ -139,7 +139,7 @@ def test_work_of_unknown_length_shows_a_bar_if_it_is_long(
     with progress_bar("scoring batches") as progress:
         progress(0, 0)
     assert "scoring" not in terminal.getvalue()
-    monkeypatch.setattr("lpld_cli.progress.SECONDS_WITHOUT_TOTAL", 0.0)
+    monkeypatch.setattr("lpld_labels.progress.SECONDS_WITHOUT_TOTAL", 0.0)
     with progress_bar("encoding batches"):
         time.sleep(0.3)
     assert "encoding batches" in terminal.getvalue()

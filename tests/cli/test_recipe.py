@@ -110,7 +110,7 @@ def test_what_is_not_known_is_a_remark(tmp_path: Path) -> None:
     imported, plan, prune, unknown = recipe(manifest_of(tmp_path / "pool"))
     places, options = imported.split(" --images IMAGES ")
     assert places == "lpld-labels import 'a b' POOL1"
-    assert options == ("--format lpld --skip-bad --torch-era old --teacher a --teacher b --mean 0.5,0.25,1")
+    assert options == ("--torch-era old --teacher a --teacher b --mean 0.5,0.25,1 --format lpld --skip-bad")
     assert plan == "lpld-labels plan POOL1 --apply POOL2 --budget 3000 --codec klt"
     assert prune == "# prune: how to repeat this step is not recorded"
     assert unknown == "# dreamt rm -rf ~: how to repeat this step is not recorded"

@@ -53,7 +53,8 @@ def test_the_python_api_is_all_there(site: Path) -> None:
     page = (site / "reference" / "python.html").read_text()
     public = {*lpld_labels.__all__, *lpld_labels.loader.__all__} - {"__version__"}
     assert [name for name in sorted(public) if f'.{name}"' not in page] == []
-    assert "takes_options" not in page
+    assert "PruneCall" not in page
+    assert "Keep floor(n / RATIO)" in page
 
 
 def test_pictures_are_what_their_script_draws() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lpld_cli.main import EXTRAS
+
+from lpld_labels.errors import EXTRAS
 
 
 def test_every_target_exists_and_all_are_run(project: Path) -> None:

@@ -1,0 +1,155 @@
+"""Arguments that several verbs share: teachers, devices and workers; and checks before any work starts."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from lpld_core.settings import DEFAULT_WEIGHTS, TeacherChoice
+from lpld_labels.errors import UsageError
+from lpld_labels.io.addresses import Location
+from lpld_labels.options import ExecutorOptions, listed
+from lpld_labels.settings import Setting
+
+if TYPE_CHECKING:
+    from lpld_core.teachers.teacher import LoadedTeacher, Machine
+    from lpld_labels.exec.job import Executor
+
+log = logging.getLogger(__name__)
+
+_NETWORKS = "resnet18, timm:NAME, hf:ID, small-resnet18:width=32 or package.module:factory."
+_WEIGHTS = "DEFAULT, random, or a safetensors or torch file"
+_NORMALISATION = "Normalisation, if the weights do not record it."
+_SIZE = "in pixels.  [default: the teacher's]"
+THREADS = "CPU threads per process.  [default: the CPUs, divided among the processes]"
+_SHOWN_FILES = 3
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that torch cannot use, before any work starts."""
+    import torch
+
+    from lpld_core.networks.weights import first_line
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UsageError(f"device '{device}' is not usable here: {first_line(error)}") from None
+
+
+def look_over(folder: Location) -> list[str]:
+    """Return the class names of an image folder; log files that are skipped.
+
+    One image of each kind is decoded, so that unsupported kinds fail before any work starts.
+    """
+    from lpld_labels.render.images import class_names, list_images, passed_over, try_each_kind
+
+    root = Path(folder)
+    paths, _ = list_images(root)
+    try_each_kind(root, paths)
+    skipped = passed_over(root)
+    if skipped:
+        files = f"{len(skipped)} files" if len(skipped) > 1 else "1 file"
+        shown = ", ".join(skipped[:_SHOWN_FILES]) + (", ..." if len(skipped) > _SHOWN_FILES else "")
+        log.warning("note: %s in %s skipped, no image extension: %s", files, folder, shown)
+    return class_names(root)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchExecutorOptions(ExecutorOptions):
+    """Executor of workers that run a network."""
+
+    gpus_per_task: Annotated[
+        float | None, Setting("GPUs per Ray worker, e.g. 0.5.  [default: 1 with --device cuda, else 0]", ge=0)
+    ] = None
+
+    @contextmanager
+    def opened_for(self, device: str, threads: int | None) -> Iterator[Executor]:
+        """Open the executor. device, threads: what a worker computes with."""
+        gpus = float(device.startswith("cuda")) if self.gpus_per_task is None else self.gpus_per_task
+        with self.opened(gpus=gpus, threads=threads) as executor:
+            yield executor
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions:
+    """Where torch computes."""
+
+    device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
+    threads: Annotated[int | None, Setting(THREADS, ge=1)] = None
+
+    def prepare_machine(self, workers: ExecutorOptions | None = None) -> Machine:
+        """Set this process's threads, check the device, and return where workers compute."""
+        import torch
+
+        from lpld_core.teachers.teacher import Machine
+
+        workers = workers or ExecutorOptions()
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        if workers.ray is None:
+            check_device(self.device)
+        return Machine(device=self.device, threads=workers.threads_each(self.threads))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions(MachineOptions):
+    """One network and where it computes, for squeeze, recover and analyze."""
+
+    teacher: Annotated[str, Setting(_NETWORKS)]
+    weights: Annotated[Location, Setting(f"{_WEIGHTS}.")] = DEFAULT_WEIGHTS
+    size: Annotated[int | None, Setting(f"Side of its images {_SIZE}", ge=1)] = None
+    mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
+    std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
+
+    def load(self, *, classes: int | None = None, device: str | None = None) -> LoadedTeacher:
+        """Load the network; refuse one with another class count. device: overrides the field."""
+        from lpld_core.teachers.teacher import load_teacher
+
+        return load_teacher(
+            self.teacher,
+            weights=os.fspath(self.weights),
+            classes=classes,
+            input_size=None if self.size is None else (self.size, self.size),
+            mean=self.mean,
+            std=self.std,
+            device=device or self.device,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherOptions:
+    """The teachers of a pool; several form an ensemble."""
+
+    teacher: Annotated[
+        tuple[str, ...] | list[str] | str, Setting(f"{_NETWORKS} Give several for an ensemble.")
+    ] = ()
+    weights: Annotated[
+        tuple[Location, ...] | list[Location] | Location,
+        Setting(f"{_WEIGHTS}, one per --teacher.  [default: the published weights]"),
+    ] = ()
+    size: Annotated[int | None, Setting(f"Side of a view {_SIZE}", ge=1)] = None
+    mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
+    std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
+
+    def choices(self, preset: tuple[TeacherChoice, ...] = ()) -> tuple[TeacherChoice, ...]:
+        """Pair each teacher with its weights. preset: teachers if none are given."""
+        given = (self.teacher,) if isinstance(self.teacher, str) else tuple(self.teacher)
+        names = given or tuple(teacher.name for teacher in preset)
+        weights = [os.fspath(file) for file in listed(self.weights)]
+        if not names:
+            raise UsageError("Missing option '--teacher'.")
+        if weights and len(weights) != len(names):
+            raise UsageError(
+                f"give --teacher-weights once per --teacher ({len(names)} times), got {len(weights)}"
+            )
+        size = None if self.size is None else (self.size, self.size)
+        return tuple(
+            TeacherChoice(name=name, weights=file, input_size=size, mean=self.mean, std=self.std)
+            for name, file in zip(names, weights or [DEFAULT_WEIGHTS] * len(names), strict=True)
+        )

@@ -1,0 +1,99 @@
+"""Arguments that several verbs share: what they read, where they write, and which processes work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from lpld_labels.errors import UsageError
+from lpld_labels.io.addresses import Location, is_address
+from lpld_labels.progress import ShowProgress
+from lpld_labels.settings import Setting
+
+if TYPE_CHECKING:
+    from lpld_labels.exec.job import Executor
+
+RAY_HERE = "local"
+NewPool = Annotated[Location, Setting("The new pool: a path or an address.", option=False)]
+
+
+def listed(given: Location | Iterable[Location]) -> list[Location]:
+    """Return one or several locations as a list."""
+    return [given] if isinstance(given, (str, os.PathLike)) else list(given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shows:
+    """A verb that takes a while."""
+
+    progress: Annotated[
+        ShowProgress, Setting("A function of (done, total), or True to draw bars.", option=False)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writes(Shows):
+    """A verb that writes."""
+
+    overwrite: Annotated[bool, Setting("Replace an existing output that lpld-labels wrote.")] = False
+
+
+@dataclass(frozen=True)
+class FromPool:
+    """A verb that reads a pool."""
+
+    pool: Annotated[Location, Setting("A pool: a path or an address.", option=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorOptions:
+    """Executor: processes of this machine, or a Ray cluster."""
+
+    jobs: Annotated[
+        int | None, Setting("Processes.  [default: 1; with Ray, as many as the cluster can run]", ge=1)
+    ] = None
+    ray: Annotated[
+        str | None,
+        Setting(
+            f"Run on a Ray cluster: HOST:PORT of its head, or '{RAY_HERE}' to start Ray here. All workers "
+            "need the same paths: a shared disk."
+        ),
+    ] = None
+
+    def require_shared(self, out: Location) -> None:
+        """Refuse an address if workers on other machines have no shared directory to write to."""
+        from lpld_labels.io.disk_cache import CACHE_VARIABLE
+
+        if self.ray is not None and is_address(out) and not os.environ.get(CACHE_VARIABLE):
+            raise UsageError(
+                "Ray workers write a pool to a shared directory before it is uploaded: set "
+                f"${CACHE_VARIABLE} to one, or write to a shared directory and use 'lpld-labels copy'"
+            )
+
+    def threads_each(self, threads: int | None) -> int:
+        """Return the CPU threads of a worker: those given, else 1 on a cluster, else this machine's share."""
+        if self.ray is not None:
+            return threads or 1
+        return threads or max(1, (os.cpu_count() or 1) // (self.jobs or 1))
+
+    @contextlib.contextmanager
+    def opened(self, *, gpus: float = 0.0, threads: int | None = None) -> Iterator[Executor]:
+        """Open the executor. gpus, threads: of a worker."""
+        if self.ray is None:
+            from lpld_labels.exec.local import LocalExecutor
+
+            yield LocalExecutor(self.jobs or 1)
+            return
+        from lpld_labels.exec.ray import RayExecutor, RaySettings
+
+        settings = RaySettings(
+            address=None if self.ray == RAY_HERE else self.ray,
+            workers=self.jobs,
+            gpus_per_task=gpus,
+            cpus_per_task=float(self.threads_each(threads)),
+        )
+        with RayExecutor(settings) as executor:
+            yield executor

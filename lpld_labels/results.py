@@ -1,0 +1,41 @@
+"""Objects that show themselves: results of the verbs, and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any, ClassVar
+
+
+class Shown:
+    """Shown as a table in notebooks. `inspect/shown.py`, in a higher room, draws it."""
+
+    def _repr_html_(self) -> str:
+        from lpld_labels.inspect.shown import as_html
+
+        return as_html(self)
+
+
+class Result(Shown):
+    """The result of a verb: a dataclass. Fields with repr=False are not among its facts."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the facts, as the command line prints them."""
+        return {entry.name: _plain(getattr(self, entry.name)) for entry in fields(self) if entry.repr}
+
+    def __repr__(self) -> str:
+        from lpld_labels.inspect.shown import as_text
+
+        return as_text(self)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "as_json"):
+        return value.as_json()
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
