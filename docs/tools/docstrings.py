@@ -35,7 +35,7 @@ def _parameter(found: inspect.Parameter) -> griffe.Parameter:
     return griffe.Parameter(
         found.name,
         annotation=inspect.formatannotation(found.annotation),
-        kind=griffe.ParameterKind[found.kind.name.lower()],
+        kind=griffe.ParameterKind(found.kind.description),
         default=None if empty else repr(found.default),
     )
 
