@@ -100,7 +100,9 @@ def test_without_a_tail_missing_classes_have_no_mass() -> None:
     payload = codec.encode_sparse(entries.values, entries.indices, None, classes=1000).payload
     decoded = codec.decode(payload, rows=6, classes=1000, dtype=np.float16)
     assert (decoded == np.float16(NO_MASS["logits"])).sum() == 6 * 950
-    mass = np.take_along_axis(softmax(decoded.astype(np.float32) / 20), entries.indices, axis=1).sum(axis=1)
+    mass = np.take_along_axis(
+        softmax(decoded.astype(np.float32) / np.float32(20)), entries.indices, axis=1
+    ).sum(axis=1)
     np.testing.assert_allclose(mass, 1, rtol=1e-6)
 
 

@@ -386,7 +386,13 @@ def test_an_import_resumes_after_a_kill_and_on_a_disk_that_was_full(
 ) -> None:
     """A limit on file size stands for a full disk."""
     (tmp_path / "script.py").write_text(program)
-    words = [sys.executable, tmp_path / "script.py", made / "labels", made / "images", tmp_path / "pool"]
+    words: list[str | Path] = [
+        sys.executable,
+        tmp_path / "script.py",
+        made / "labels",
+        made / "images",
+        tmp_path / "pool",
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert not (tmp_path / "pool" / "pool.json").exists()

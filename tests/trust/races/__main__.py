@@ -120,7 +120,12 @@ def main() -> int:
     """Run the races and say what came of them."""
     options = parser("Races for one pool.", cases=200).parse_args()
     tally = Tally()
-    ways = [partial(writers, count=2), partial(writers, count=3), reader_and_writer, prune_while_growing]
+    ways: list[Callable[[Path, random.Random], Iterator[tuple[str, Ending]]]] = [
+        partial(writers, count=2),
+        partial(writers, count=3),
+        reader_and_writer,
+        prune_while_growing,
+    ]
     for number in range(options.first, options.first + options.cases):
         draw = random.Random(f"{options.seed} {number}")
         with workplace() as folder:
