@@ -27,6 +27,7 @@ from lpld_labels.codecs.klt import ROUNDING, KltCodec, KltTables
 from lpld_labels.codecs.label_semantics import as_finite_logits, check_temperature
 from lpld_labels.codecs.packing import LARGEST, band_edges
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.limits import HALF_LIMIT
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import LabelArray
 
@@ -301,7 +302,16 @@ def find_spectrum(blocks: Sequence[FloatArray], *, seed: int = 0) -> Spectrum:
 
 
 def _logits(block: LabelArray, label_kind: str) -> FloatArray:
-    return as_finite_logits(converted(block, np.float32), label_kind)
+    logits = as_finite_logits(converted(block, np.float32), label_kind)
+    largest = float(np.abs(logits).max(initial=0))
+    if largest > HALF_LIMIT:  # The basis stores their mean in half precision.
+        raise InvalidArgumentError(
+            "labels are too large for codec 'klt'",
+            expected=f"at most {HALF_LIMIT:g}",
+            got=largest,
+            hint="use 'f32'",
+        )
+    return logits
 
 
 def _centred(group: Sequence[FloatArray], mean: FloatArray) -> FloatArray:

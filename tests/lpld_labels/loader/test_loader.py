@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
+from lpld_labels.loader import PoolBatch, PoolLoader, label_loader, pool_loader
 from lpld_labels.loader.pool_loader import StepSampler
 from lpld_labels.loader.schedule import SAMPLINGS, Schedule
 from lpld_labels.render import ImageStore, apply_views, draw_views, normalise
@@ -348,3 +349,28 @@ def test_a_second_iteration_ends_the_first(pools: dict[str, PoolReader], folder:
     with pytest.raises(InvalidArgumentError, match="another iteration"):
         next(first)
     assert row_keys([next(second)]) == scheduled(pools["none"], 1)[10:20]
+
+
+@pytest.mark.parametrize("read", [0, 1, 4])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_pickled_loader_goes_on_where_it_was(tmp_path: Path, read: int, num_workers: int) -> None:
+    """Before an epoch, within it, and after it (an epoch has 4 steps)."""
+    folder = write_images(tmp_path / "images", 16)
+    loader = pool_loader(
+        build(tmp_path / "pool", folder, batch_size=8), folder, batch_size=4, num_workers=num_workers
+    )
+    batches = iter(loader)
+    for _ in range(read):
+        next(batches)
+    if read == 4:
+        assert next(batches, None) is None
+    copy = pickle.loads(pickle.dumps(loader))
+    expected = list(loader if read in (0, 4) else batches)
+    found = list(copy)
+    assert len(found) == len(expected) == (4 if read in (0, 4) else 3)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.images, theirs.images, rtol=0, atol=0)
+        torch.testing.assert_close(ours.labels, theirs.labels, rtol=0, atol=0)
+    labels = label_loader(tmp_path / "pool")
+    next(iter(labels))
+    assert len(list(pickle.loads(pickle.dumps(labels)))) == 1

@@ -38,6 +38,8 @@ def test_other_images_than_the_labelled_are_named(tmp_path: Path, num_workers: i
         ({"batch_size": 0}, "batch size is out of range"),
         ({"temperature": 0.0}, "temperature is out of range"),
         ({"num_workers": -1}, "number of workers"),
+        ({"batches_per_epoch": 0}, "number of batches in an epoch is out of range"),
+        ({"batches_per_epoch": 10**12}, "number of batches in an epoch is out of range"),
         ({"sampling": "luck"}, "unknown sampling"),
         ({"rank": 0}, "give rank and world_size together"),
         ({"rank": 2, "world_size": 2}, "rank is out of range"),
@@ -49,3 +51,17 @@ def test_bad_arguments_are_refused(tmp_path: Path, options: dict[str, Any], mess
     pool = build(tmp_path / "pool", folder, batch_size=8)
     with pytest.raises(InvalidArgumentError, match=message):
         list(pool_loader(pool, folder, **{"batches_per_epoch": 8, **options}))
+
+
+@pytest.mark.parametrize("field", ["epoch", "done", "steps"])
+@pytest.mark.parametrize("value", [-1, 10**30, 1.5, True, None, "3"])
+def test_positions_that_cannot_be_are_refused(tmp_path: Path, field: str, value: Any) -> None:
+    folder = write_images(tmp_path / "images", 8)
+    loader = pool_loader(build(tmp_path / "pool", folder, batch_size=8), folder)
+    with pytest.raises(InvalidArgumentError, match=f"field '{field}' of the state is wrong"):
+        loader.load_state_dict({**loader.state_dict(), field: value})
+    with pytest.raises(InvalidArgumentError, match="steps count from 0"):
+        loader.skip_to(0, -1)
+    loader.set_epoch(10**30)
+    with pytest.raises(InvalidArgumentError, match="epoch is out of range"):
+        next(iter(loader))

@@ -13,6 +13,7 @@ from click.testing import Result
 from lpld_labels import PoolReader
 from lpld_labels.errors import PoolConflictError
 from lpld_labels.pool.own_files import own_paths
+from lpld_labels.transforms.copy import copy_pool
 from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import PruneSettings
 from tests.factories import make_batches, write_pool
@@ -149,3 +150,16 @@ def test_paths_at_an_address() -> None:
         "pool.json",
         "labels/train.parquet",
     }
+
+
+def test_a_read_only_pool_is_not_replaced(pool: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_pool(out, make_batches(1, 4)).close()
+    out.chmod(0o555)
+    before = _tree(out)
+    with PoolReader(pool) as reader, pytest.raises(PoolConflictError, match=r"read-only.*chmod -R u\+w"):
+        prune_pool(reader, out, PruneSettings(ratio=2), overwrite=True)
+    with pytest.raises(PoolConflictError, match="read-only"):
+        copy_pool([pool], out, overwrite=True)
+    assert _tree(out) == before
+    out.chmod(0o755)

@@ -12,9 +12,11 @@ import pytest
 
 from lpld_labels import BatchKey, ImageTable, LabelBatch, PoolReader, PoolWriter
 from lpld_labels.codecs import codec_named
+from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import (
     InvalidArgumentError,
     InvalidBatchError,
+    ManifestError,
     NotAPoolError,
     PoolConflictError,
     StagingMismatchError,
@@ -187,3 +189,24 @@ def test_the_manifest_is_stable_text(tmp_path: Path) -> None:
     first, second = ((tmp_path / name / "pool.json").read_bytes() for name in "ab")
     assert first == second
     assert json.loads(first)["format_version"] == 1
+
+
+def test_what_readers_would_refuse_is_not_published(tmp_path: Path) -> None:
+    """A mix strength of -0.0 becomes 0.0; negative probabilities and another kind's codec are refused."""
+    batch = make_batch(0, 0)
+    assert batch.mix is not None
+    images = make_images()
+    with PoolWriter(tmp_path / "zero", header=make_header(), images=images) as writer:
+        writer.append(replace(batch, mix=replace(batch.mix, strength=-0.0)))
+        writer.commit()
+    assert check_pool(tmp_path / "zero").problems == ()
+    header = make_header(label_kind="probabilities")
+    negative = PoolWriter(tmp_path / "negative", header=header, images=images)
+    with negative, pytest.raises(InvalidBatchError, match="'labels'"):
+        negative.append(batch)
+    codec = TopKCodec(k=2)
+    with PoolWriter(tmp_path / "kinds", header=header, images=images, codec=codec) as writer:
+        writer.append(replace(batch, labels=np.abs(batch.labels)))
+        with pytest.raises(ManifestError, match="label_kind"):
+            writer.commit()
+    assert not (tmp_path / "kinds").exists()
