@@ -154,6 +154,7 @@ class GroupWorker:
         losses = None
         # A worker that was reported lost may still be running: wait for it.
         with workplace(self.folder.workplace(task), wait=again) as place:
+            self.folder.require_own()
             if not self.folder.has(task):
                 steps = self._make(task, place)
                 while True:

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,20 @@ from PIL import Image
 from torch import Tensor, nn
 
 from lpld_core.images import RealFolder, evenly
-from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, contact_sheet, to_pixels
+from lpld_core.recover import folder as folder_module
+from lpld_core.recover.folder import (
+    CONTACT_SHEET_FILE,
+    RECORD_FILE,
+    RecoveredFolder,
+    contact_sheet,
+    to_pixels,
+)
 from lpld_core.recover.run import recover_images
 from lpld_core.recover.settings import RdedSettings, RecoverSettings
 from lpld_core.settings import Part
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
+from lpld_core.unfinished import workplace
 from lpld_labels.errors import ComputationError, InvalidArgumentError, PoolConflictError
 from lpld_labels.format.manifest import Teacher
 from lpld_labels.render.images import scan_image_folder
@@ -310,3 +319,35 @@ def test_rded_refuses_classes_with_too_few_images(tmp_path: Path, teacher: Loade
     three = RealFolder.open(noisy_folder(tmp_path / "three", classes=3, images=4))
     with pytest.raises(InvalidArgumentError, match=r"expected 4 .the teacher's., got 3"):
         recover_images(teacher, tmp_path / "out", settings=RdedSettings(ipc=1, size=(8, 8)), real=three)
+
+
+def test_of_two_runs_that_begin_in_one_folder_the_second_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other run writes its record between this one's first look and its own record."""
+    first, second = (RecoveredFolder(tmp_path / "out", NAMES, SETTINGS) for _ in range(2))
+
+    def late(directory: Path, *, wait: bool = False) -> Any:
+        monkeypatch.undo()
+        first.prepare({"seed": 1})
+        return workplace(directory, wait=wait)
+
+    monkeypatch.setattr(folder_module, "workplace", late)
+    with pytest.raises(PoolConflictError, match="'seed' differs"):
+        second.prepare({"seed": 2})
+    assert json.loads((tmp_path / "out" / RECORD_FILE).read_text()) == {"seed": 1}
+
+
+def test_a_run_at_work_is_not_replaced_and_a_replaced_one_stops(tmp_path: Path) -> None:
+    group = SETTINGS.groups(len(NAMES))[0]
+    pixels = torch.zeros((len(group.members), 8, 8, 3), dtype=torch.uint8)
+    first, second = (RecoveredFolder(tmp_path / "out", NAMES, SETTINGS) for _ in range(2))
+    first.prepare({"seed": 1})
+    with workplace(first.workplace(group)):
+        with pytest.raises(PoolConflictError, match="another process is at work here"):
+            second.prepare({"seed": 2}, overwrite=True)
+        first.save(group, pixels)
+    second.prepare({"seed": 2}, overwrite=True)
+    assert not second.has(group)
+    with workplace(first.workplace(group)), pytest.raises(PoolConflictError, match="'seed' differs"):
+        first.save(group, pixels)

@@ -450,3 +450,23 @@ def test_every_imported_pool_verifies(kind: str, tmp_path: Path) -> None:
 
     check()
     assert len(published) > 5
+
+
+@pytest.mark.parametrize("fewer_crops", [True, False])
+def test_one_bad_file_of_an_image_costs_that_image_only(tmp_path: Path, fewer_crops: bool) -> None:
+    """The first file has fewer crops than all others, or names a class twice."""
+    images = write_images(tmp_path / "images")
+    write_fkd(tmp_path / "labels", images)
+    first = min((tmp_path / "labels").rglob("*.tar"))
+    if fewer_crops:
+        torch.save([item[:2] for item in torch.load(first, weights_only=False)], first)
+    else:
+        changed(first, 2, lambda labels: np.repeat(labels[:, :, :1], labels.shape[2], axis=2))
+    options = ImportOptions(classes=CLASSES, batch_size=8)
+    with pytest.raises(LabelFileError, match=first.name):
+        import_labels(tmp_path / "labels", tmp_path / "pool", images=images, options=options)
+    report = import_labels(
+        tmp_path / "labels", tmp_path / "pool", images=images, options=options, skip_bad=True
+    )
+    assert [Path(hole["file"]).name for hole in report.holes] == [first.name]
+    assert report.rows == 5 * 19
