@@ -46,6 +46,20 @@ def note(text: str) -> None:
         click.echo(text, err=True)
 
 
+def show_reuse() -> None:
+    """Print what resumed and growing jobs reuse to stderr."""
+    import logging
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            note(record.getMessage())
+
+    reuse = logging.getLogger("lpld_labels.reuse")
+    reuse.setLevel(logging.INFO)
+    reuse.propagate = False
+    reuse.handlers[:] = [Notes()]
+
+
 @contextlib.contextmanager
 def says_if_finished(out: Path | str, *, pool: bool = True) -> Iterator[None]:
     """Say that nothing was done if a job leaves its output as it was.

@@ -12,6 +12,8 @@ import click
 from lpld_labels.errors import LabelPoolError, without_secrets
 from lpld_labels.version import __version__
 
+from .console import show_reuse
+
 LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "squeeze": (
         ".squeeze",
@@ -157,6 +159,7 @@ def group(quiet: bool, verbose: bool, progress: str) -> None:
     """
     # console.py reads these from the context.
     del quiet, progress
+    show_reuse()
     if verbose:
         import logging
 

@@ -23,7 +23,7 @@ from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher, Machine
 from lpld_core.unfinished import Checkpoint, workplace
 from lpld_labels.errors import ComputationError, InvalidArgumentError
-from lpld_labels.exec.job import Executor, Job, Progress, Steps
+from lpld_labels.exec.job import Executor, Job, Progress, Steps, reuse
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.version import __version__
 
@@ -99,11 +99,15 @@ def recover_images(
         done=0,
         where=folder.root,
     )
+    kept, begun = len(mine) - len(missing), sum(folder.workplace(group).exists() for group in missing)
+    if kept or begun:
+        text = "%s: resumes, %d of %d groups of images reused, %d continued"
+        reuse.info(text, folder.root, kept, len(mine), begun)
     losses: list[LastLosses] = executor.run(job, progress)
     complete = all(folder.has(group) for group in groups)
     return RunSummary(
         made_groups=len(missing),
-        kept_groups=len(mine) - len(missing),
+        kept_groups=kept,
         images=images,
         seconds=time.monotonic() - start,
         complete=complete,

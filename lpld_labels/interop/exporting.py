@@ -23,7 +23,7 @@ from lpld_labels.errors import (
     PoolConflictError,
     PoolWriteError,
 )
-from lpld_labels.exec.job import Progress
+from lpld_labels.exec.job import Progress, say_reused
 from lpld_labels.format.records import BatchKey, IntArray, LabelArray
 from lpld_labels.format.strict_json import to_json
 from lpld_labels.interop.batch_file import BatchFile, batch_items
@@ -147,6 +147,7 @@ def _write(plan: ExportPlan, folder: Path, out: Path, progress: Progress | None)
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     there.discard(plan.layout.ids_file)
     try:
+        say_reused(out, len(there), len(plan.files), "label files")
         missing = [(key, name) for key, name in plan.files if name not in there]
         for done, (key, name) in enumerate(missing, len(there) + 1):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

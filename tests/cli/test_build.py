@@ -227,3 +227,19 @@ def test_overwrite_puts_another_pool_in_place(images: Path, tmp_path: Path, cli:
     result = cli("build", images, tmp_path / "pool", *TEACHER, *few, "--seed", 2, "--overwrite")
     assert result.exit_code == 0, result.output
     assert digest(tmp_path / "pool") == digest(tmp_path / "fresh")
+
+
+def test_growing_says_what_is_reused(images: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "pool"
+    words = ("build", images, out, *TEACHER, "--batch-size", 5, "--epochs")
+    assert cli(*words, 2).stderr == ""
+    assert cli(*words, 3).stderr == f"extends {out} from 2 to 3 epochs: 2 reused\n"
+    with PoolReader(out) as pool:
+        batches = len(pool)
+    assert cli("-q", *words, 4).stderr == ""
+    other = tmp_path / "pruned"
+    words = ("build", images, other, *TEACHER, "--batch-size", 5, "--epochs", 3, "--ratio")
+    cli(*words, 3)
+    with PoolReader(other) as pool:
+        some = len(pool)
+    assert cli(*words, 1).stderr == f"extends {other} from {some} to {batches} batches: {some} reused\n"

@@ -86,7 +86,7 @@ def test_images_are_saved_as_an_image_folder(
 
 
 def test_killed_run_goes_on_at_the_next_group(
-    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
+    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path, reused: list[str]
 ) -> None:
     recover_images(teacher, tmp_path / "whole", settings=SETTINGS, statistics=statistics)
 
@@ -101,6 +101,8 @@ def test_killed_run_goes_on_at_the_next_group(
     (tmp_path / "cut" / "bee" / "bee_00002.jpg").unlink()
     summary = recover_images(teacher, tmp_path / "cut", settings=SETTINGS, statistics=statistics)
     assert (summary.made_groups, summary.kept_groups, summary.complete) == (3, 1, True)
+    (said,) = reused
+    assert said.startswith(f"{tmp_path / 'cut'}: resumes, 1 of 4 groups of images reused, ")
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 

@@ -235,6 +235,7 @@ def test_stopped_within_an_epoch_a_student_goes_on_there(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     temperature: StudentTemperature,
+    reused: list[str],
 ) -> None:
     settings = replace(SETTINGS, epochs=2, temperature=0.02, rate_steps="step")
     settings = replace(settings, student_temperature=temperature)
@@ -255,6 +256,9 @@ def test_stopped_within_an_epoch_a_student_goes_on_there(
                 train_student(pool, images, out, settings, progress=stop)
             again = train_student(pool, images, out, settings, progress=stop)
             # Only the last step of an epoch is not saved until the epoch is done.
+            epochs, steps = divmod(moment - (moment % 6 == 0), 6)
+            assert reused == [f"{again.weights}: resumes after {epochs} epochs and {steps} steps"]
+            reused.clear()
             assert len(seen) == (13 if moment % 6 == 0 else 12)
             assert again.steps == whole.steps
             ours, theirs = read_weights(again.weights).tensors, read_weights(whole.weights).tensors

@@ -266,7 +266,7 @@ def test_places_and_names(tmp_path: Path, make_pool: Callable[..., Path]) -> Non
 
 @pytest.mark.parametrize("label_format", ["lpld", "lpqld"])
 def test_an_interrupted_export_goes_on(
-    tmp_path: Path, make_pool: Callable[..., Path], label_format: str
+    tmp_path: Path, make_pool: Callable[..., Path], label_format: str, reused: list[str]
 ) -> None:
     calls: list[int] = []
 
@@ -282,6 +282,8 @@ def test_an_interrupted_export_goes_on(
         assert not (tmp_path / "out").exists()
         export_pool(pool, tmp_path / "out", label_format=label_format, progress=lambda d, t: calls.append(d))
     assert calls[0] == 4, "three files were safe"
+    assert len(reused) == 1
+    assert f"{tmp_path / 'out'}: resumes, 3 of " in reused[0]
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "undisturbed")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "pool-f16", "undisturbed"]
 

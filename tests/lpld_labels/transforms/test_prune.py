@@ -235,7 +235,7 @@ def recorded_reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def test_an_interrupted_prune_goes_on(
-    pool: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pool: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reused: list[str]
 ) -> None:
     reads: list[Any] = []
     read = PoolReader.read_encoded
@@ -257,6 +257,7 @@ def test_an_interrupted_prune_goes_on(
     copied = recorded_reads(monkeypatch)
     resumed = prune_pool(pool, tmp_path / "out", PruneSettings(ratio=2))
     assert set(copied).isdisjoint(reads[:6]), "two shards were done"
+    assert reused == [f"{tmp_path / 'out'}: resumes, 6 of {COMPLETE // 2} batches reused"]
     assert len(copied) + 6 == COMPLETE // 2
     direct = prune_pool(pool, tmp_path / "direct", PruneSettings(ratio=2))
     assert resumed.content_digest == direct.content_digest
