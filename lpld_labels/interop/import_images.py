@@ -184,14 +184,18 @@ def plan_images(request: Request, *, skip_bad: bool) -> ImageFiles:
     crops, kept = sample.classes.shape
     classes = options.classes or likely_classes(request, int(sample.classes.max()))
     side = output_size(request)
-    notes.assumed.append("bicubic resize, as FKD's labelling program has it")
+    if options.resize is None:
+        notes.assumed.append("bicubic resize, as FKD's labelling program has it (--resize)")
     if sample.kind != "hard":
         notes.assumed.append(f"softmax at temperature {options.temperature:g} (--temperature)")
     header = PoolHeader(
         classes=classes,
         batch_size=options.batch_size,
         augmentation=Augmentation(
-            output_height=side, output_width=side, resize="pil_bicubic", flip_probability=PROGRAM_FLIPS
+            output_height=side,
+            output_width=side,
+            resize=options.resize or "pil_bicubic",
+            flip_probability=PROGRAM_FLIPS,
         ),
         label_kind="probabilities",
         teachers=teachers(request, classes, request.layout.programs.get(classes)),

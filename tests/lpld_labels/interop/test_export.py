@@ -6,6 +6,7 @@ import json
 import shutil
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,26 @@ import numpy as np
 import pytest
 import torch
 
-from lpld_labels import PoolReader, PoolWriter
+from lpld_labels import PoolReader, PoolWriter, Teacher
 from lpld_labels.codecs import codec_named
-from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolConflictError, PoolWriteError
+from lpld_labels.errors import (
+    InvalidArgumentError,
+    LabelSourceError,
+    ManifestError,
+    PoolConflictError,
+    PoolWriteError,
+)
 from lpld_labels.interop.exporting import export_pool
 from lpld_labels.interop.importing import import_labels
+from lpld_labels.interop.layouts import HEADER_FILE
 from lpld_labels.interop.settings import ExportOptions, ImportOptions
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.settings import EncodeSettings
-from tests.factories import make_batch, make_header, make_images
+from tests.factories import make_batch, make_header, make_images, write_pool
 from tests.lpld_labels.interop.conftest import REFERENCES, Reference
 from tests.lpld_labels.interop.label_folders import CLASSES, write_epochs, write_fkd, write_images
+from tests.lpld_labels.loader.loader_pools import build
+from tests.lpld_labels.loader.loader_pools import write_images as write_folder
 
 EXPORTED = {name: form for name, (_, form) in REFERENCES.items()}
 
@@ -53,7 +63,8 @@ def test_the_original_folder_comes_back(
     with PoolReader(tmp_path / "pool") as pool:
         export_pool(pool, tmp_path / "labels", label_format=EXPORTED[name])
     files = sorted(path.relative_to(source) for path in source.rglob("*") if path.is_file())
-    assert files == sorted(
+    side = [Path(HEADER_FILE)] if any(file.suffix == ".json" for file in files) else []
+    assert sorted(files + side) == sorted(
         path.relative_to(tmp_path / "labels") for path in (tmp_path / "labels").rglob("*") if path.is_file()
     )
     for file in files:
@@ -338,3 +349,38 @@ def test_archives_that_are_no_labels_are_not_replaced(tmp_path: Path, make_pool:
 def read_tree(root: Path) -> dict[str, bytes]:
     """Return the files below a directory."""
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("label_format", ["lpld", "lpqld", "gvbsm"])
+def test_a_folder_is_imported_as_the_pool_that_was_exported(tmp_path: Path, label_format: str) -> None:
+    """Size, resize code and normalisation are no program's. Layouts without the header need options."""
+    images = write_folder(tmp_path / "images", 16)
+    made = build(tmp_path / "made", images, size=18, batch_size=8)
+    teachers = (Teacher(name="mine", mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7)),)
+    header = replace(made.header, teachers=teachers)
+    with write_pool(tmp_path / "pool", list(made), header=header, images=made.images) as pool:
+        export_pool(pool, tmp_path / "out", label_format=label_format)
+        given = ImportOptions()
+        if label_format == "gvbsm":
+            assert not (tmp_path / "out" / HEADER_FILE).exists()
+            normalisation = {"mean": teachers[0].mean, "std": teachers[0].std}
+            given = ImportOptions(output_size=18, resize="torch", ensemble="average", **normalisation)
+        report = import_labels(tmp_path / "out", tmp_path / "again", images=images, options=given)
+        assert report.content_digest == pool.manifest.content_digest
+    if label_format == "gvbsm":
+        return
+    with PoolReader(tmp_path / "again") as again:
+        assert replace(again.header, lineage=()) == replace(header, lineage=())
+    export_pool(made, tmp_path / "out", label_format=label_format, overwrite=True)
+    other = ImportOptions(
+        resize="pil_bicubic", output_size=20, mean=(0.5,) * 3, std=(0.5,) * 3, teachers=("a",)
+    )
+    import_labels(tmp_path / "out", tmp_path / "other", images=images, options=other)
+    with PoolReader(tmp_path / "other") as pool:
+        assert pool.header.augmentation.resize == "pil_bicubic"
+        assert pool.header.augmentation.output_width == 20
+        assert pool.header.teachers == (Teacher(name="a", mean=(0.5,) * 3, std=(0.5,) * 3),)
+    for text, problem in (("{", "not valid JSON"), ('{"classes": 6}', "augmentation"), ("[]", "an object")):
+        (tmp_path / "out" / HEADER_FILE).write_text(text)
+        with pytest.raises(ManifestError, match=problem):
+            import_labels(tmp_path / "out", tmp_path / "bad", images=images)
