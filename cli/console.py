@@ -50,14 +50,10 @@ def show_reuse() -> None:
     """Print what resumed and growing jobs reuse to stderr."""
     import logging
 
-    class Notes(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            note(record.getMessage())
-
     reuse = logging.getLogger("lpld_labels.reuse")
     reuse.setLevel(logging.INFO)
     reuse.propagate = False
-    reuse.handlers[:] = [Notes()]
+    reuse.handlers[:] = [] if quiet() else [logging.StreamHandler()]
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher, Machine
 from lpld_core.unfinished import Checkpoint, workplace
 from lpld_labels.errors import ComputationError, InvalidArgumentError
-from lpld_labels.exec.job import Executor, Job, Progress, Steps, reuse
+from lpld_labels.exec.job import Executor, Job, Progress, Steps, say_reused
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.version import __version__
 
@@ -100,9 +100,7 @@ def recover_images(
         where=folder.root,
     )
     kept, begun = len(mine) - len(missing), sum(folder.workplace(group).exists() for group in missing)
-    if kept or begun:
-        text = "%s: resumes, %d of %d groups of images reused, %d continued"
-        reuse.info(text, folder.root, kept, len(mine), begun)
+    say_reused(folder.root, kept + begun, len(mine), "groups of images")
     losses: list[LastLosses] = executor.run(job, progress)
     complete = all(folder.has(group) for group in groups)
     return RunSummary(

@@ -249,18 +249,14 @@ def run_build(
     if base is not None and not plan.shards and (plan.packed is None or base.files_of("packed")):
         return BuildResult(labelled=0, manifest=base)
     if base is not None:
-        _say_extended(base, present, build)
+        before, after, what = base.counts.epochs, len({key.epoch for key in build.wanted}), "epochs"
+        if before == after:
+            before, after, what = len(present), len(build.wanted), "batches"
+        reuse.info("extends %s from %d to %d %s: %d reused", build.pool, before, after, what, before)
     share = (0, 1) if part is None else (part.number - 1, part.of)
     manifest = run_part(plan, share, executor=executor, overwrite=overwrite, progress=progress)
     labelled = sum(shard.batches for shard in plan.shards[share[0] :: share[1]])
     return BuildResult(labelled=labelled, manifest=manifest)
-
-
-def _say_extended(base: Manifest, present: Collection[BatchKey], build: Build) -> None:
-    before, after, what = base.counts.epochs, len({key.epoch for key in build.wanted}), "epochs"
-    if before == after:
-        before, after, what = len(present), len(build.wanted), "batches"
-    reuse.info("extends %s from %d to %d %s: %d reused", build.pool, before, after, what, before)
 
 
 def wanted_batches(images: int, settings: BuildSettings) -> list[BatchKey]:

@@ -27,7 +27,6 @@ from lpld_labels.codecs.klt import ROUNDING, KltCodec, KltTables
 from lpld_labels.codecs.label_semantics import as_finite_logits, check_temperature
 from lpld_labels.codecs.packing import LARGEST, band_edges
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.limits import HALF_LIMIT
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import LabelArray
 
@@ -304,10 +303,11 @@ def find_spectrum(blocks: Sequence[FloatArray], *, seed: int = 0) -> Spectrum:
 def _logits(block: LabelArray, label_kind: str) -> FloatArray:
     logits = as_finite_logits(converted(block, np.float32), label_kind)
     largest = float(np.abs(logits).max(initial=0))
-    if largest > HALF_LIMIT:  # The basis stores their mean in half precision.
+    limit = float(np.finfo(np.float16).max)  # The basis stores their mean in half precision.
+    if largest > limit:
         raise InvalidArgumentError(
             "labels are too large for codec 'klt'",
-            expected=f"at most {HALF_LIMIT:g}",
+            expected=f"at most {limit:g}",
             got=largest,
             hint="use 'f32'",
         )

@@ -15,7 +15,6 @@ MAX_CLASSES = 1 << 24
 MAX_BATCH_SIZE = 1 << 16
 MAX_INDEX = 2**31 - 1  # Of epochs, batches and rows of a batch: 32-bit integers.
 MAX_BATCH_VALUES = 1 << 25  # Classes times batch size: a batch decodes to at most 128 MiB of float32.
-HALF_LIMIT = 65504.0  # The largest float16.
 MAX_BASIS_VALUES = 1 << 26  # Vectors times classes of a `klt` basis.
 
 # Images and views

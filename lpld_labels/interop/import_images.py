@@ -16,7 +16,6 @@ over the other classes (marginal smoothing). Hard labels are probability 1 for o
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -183,19 +182,15 @@ def plan_images(request: Request, *, skip_bad: bool) -> ImageFiles:
     sample = _typical([path for _, path in files])
     crops, kept = sample.classes.shape
     classes = options.classes or likely_classes(request, int(sample.classes.max()))
-    side = output_size(request)
-    if options.resize is None:
-        notes.assumed.append("bicubic resize, as FKD's labelling program has it (--resize)")
+    side, resize = output_size(request), options.resize or "pil_bicubic"
+    notes.assumed.append("bicubic resize, as FKD's labelling program has it (--resize)")
     if sample.kind != "hard":
         notes.assumed.append(f"softmax at temperature {options.temperature:g} (--temperature)")
     header = PoolHeader(
         classes=classes,
         batch_size=options.batch_size,
         augmentation=Augmentation(
-            output_height=side,
-            output_width=side,
-            resize=options.resize or "pil_bicubic",
-            flip_probability=PROGRAM_FLIPS,
+            output_height=side, output_width=side, resize=resize, flip_probability=PROGRAM_FLIPS
         ),
         label_kind="probabilities",
         teachers=teachers(request, classes, request.layout.programs.get(classes)),
@@ -219,13 +214,12 @@ def plan_images(request: Request, *, skip_bad: bool) -> ImageFiles:
 
 def _typical(paths: Sequence[Path]) -> ImageFile:
     """Return a file like most of the first readable ones: with --skip-bad, others than it are left out."""
-    read = [first_readable(paths, read_image_file)]
+    read: dict[object, list[ImageFile]] = {}
     for path in paths[:_SAMPLED]:
         with contextlib.suppress(LabelFileError):
-            read.append(read_image_file(path))
-    shapes = Counter((file.kind, file.values.shape, file.values.dtype) for file in read[1:] or read)
-    (most, _), *_ = shapes.most_common(1)
-    return next(file for file in reversed(read) if (file.kind, file.values.shape, file.values.dtype) == most)
+            file = read_image_file(path)
+            read.setdefault((file.kind, file.values.shape, file.values.dtype), []).append(file)
+    return max(read.values(), key=len)[0] if read else first_readable(paths, read_image_file)
 
 
 def _files_of_images(request: Request) -> list[tuple[int, Path]]:

@@ -103,38 +103,18 @@ def batch_target(request: Request, sample: BatchFile, batch_size: int) -> Target
 
 
 def _exported_header(request: Request, sample: BatchFile, batch_size: int) -> PoolHeader | None:
-    """Return the header that an export wrote beside its labels, changed by options; None without one."""
+    """Return the header that an export wrote beside its labels; None without one, or if options are given."""
     path, given = request.folder.root / HEADER_FILE, request.options
-    if not request.layout.ids_file or not path.is_file():
+    replaced = (given.classes, given.output_size, given.resize, given.mean, given.ensemble, given.teachers)
+    if any(replaced) or not request.layout.ids_file or not path.is_file():
         return None
-    found = convert(
-        from_json(read_regular(path, most=MAX_JSON_BYTES), where=str(path)), PoolHeader, where=str(path)
-    )
-    request.notes.found.append(f"header of the exported pool ({HEADER_FILE})")
-    how, teachers = found.augmentation, found.teachers
-    if given.mean is not None:
-        teachers = tuple(replace(teacher, mean=given.mean, std=given.std) for teacher in teachers)
-    if given.teachers:
-        same = (teachers or (Teacher(name="unknown"),))[0]
-        teachers = tuple(Teacher(name=name, mean=same.mean, std=same.std) for name in given.teachers)
-    header = replace(
-        found,
-        classes=given.classes or found.classes,
-        batch_size=max(batch_size, found.batch_size),
-        augmentation=replace(
-            how,
-            output_height=given.output_size or how.output_height,
-            output_width=given.output_size or how.output_width,
-            resize=given.resize or how.resize,
-        ),
-        label_kind="logits",
-        teachers=teachers,
-        ensemble=found.ensemble if given.ensemble is None else ENSEMBLE_WORDS[given.ensemble],
-    )
+    document = from_json(read_regular(path, most=MAX_JSON_BYTES), where=str(path))
+    header = convert(document, PoolHeader, where=str(path))
     if sample.classes is None and header.classes != sample.labels.shape[1]:
         problem = f"{HEADER_FILE} and the labels differ in their number of classes"
         raise LabelSourceError(problem, where=path, expected=sample.labels.shape[1], got=header.classes)
-    return header
+    request.notes.found.append(f"the header of the exported pool, {HEADER_FILE}")
+    return replace(header, batch_size=max(batch_size, header.batch_size), label_kind="logits")
 
 
 def _assumed_header(request: Request, sample: BatchFile, batch_size: int) -> PoolHeader:

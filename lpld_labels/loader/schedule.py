@@ -46,8 +46,7 @@ from lpld_labels.pool.reader import PoolReader
 SAMPLINGS = ("batches", "epochs", "epoch-by-epoch", "shuffled", "stored")
 WHOLE_EPOCHS = ("epochs", "epoch-by-epoch")
 STATE_VERSION = 3
-MAX_EPOCH_BATCHES = 1 << 24
-"""An epoch's order is in memory."""
+MAX_EPOCH_BATCHES = 1 << 24  # An epoch's order is in memory.
 
 Integers = npt.NDArray[np.int64]
 Runs = tuple[tuple[int, int], ...]
@@ -106,11 +105,9 @@ class Schedule:
                 "unknown sampling", expected=f"one of {', '.join(SAMPLINGS)}", got=self.sampling
             )
         if not 1 <= self.batches_per_epoch <= MAX_EPOCH_BATCHES:
-            raise InvalidArgumentError(
-                "number of batches in an epoch is out of range",
-                expected=f"batches_per_epoch from 1 to {MAX_EPOCH_BATCHES}",
-                got=self.batches_per_epoch,
-            )
+            expected = f"batches_per_epoch from 1 to {MAX_EPOCH_BATCHES}"
+            problem = "number of batches in an epoch is out of range"
+            raise InvalidArgumentError(problem, expected=expected, got=self.batches_per_epoch)
         if len(self.epochs) == 0:
             raise InvalidArgumentError("the pool holds no batches to sample from")
         lengths = np.unique(np.unique(self.epochs[self._usable], return_counts=True)[1])
@@ -278,11 +275,8 @@ def parse_state(state: dict[str, Any], expected: dict[str, Any]) -> Position:
     for name in Position._fields:
         number = state.get(name)
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MAX_INTEGER:
-            raise InvalidArgumentError(
-                f"field '{name}' of the state is wrong",
-                expected="an integer of at least 0",
-                got=repr(number)[:100],
-            )
+            problem = f"field '{name}' of the state is wrong"
+            raise InvalidArgumentError(problem, expected="an integer of at least 0", got=repr(number)[:100])
     return Position(*(state[name] for name in Position._fields))
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError, PoolCorruptError
-from lpld_labels.exec.job import Progress, say_reused
+from lpld_labels.exec.job import Progress
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
@@ -156,14 +156,12 @@ class Packed:
         table = self.images.table
         _require_digests(table, self.images)
         entries: list[FileEntry] = []
-        done = found = 0
+        done = 0
         while done < len(table):
-            entry = _resumed(pool, within, table, done)
-            found += entry.rows if entry else 0
-            entries.append(entry or self._write(pool, within, done))
-            done += entries[-1].rows
+            entry = _resumed(pool, within, table, done) or self._write(pool, within, done)
+            entries.append(entry)
+            done += entry.rows
             self._report(done)
-        say_reused(within, found, done, "packed images")
         return tuple(entries)
 
     def _write(self, pool: Path, within: Path, first: int) -> FileEntry:

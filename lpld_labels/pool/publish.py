@@ -94,15 +94,9 @@ def publish(
     )
     text = readable_text(manifest, where=work.out)
     # What opening the pool checks.
-    by_view = plan.codec.granularity == "view"
-    BatchIndex(index, manifest, str(work.out)).check_label_rows(manifest, by_view=by_view)
-    restore_codec(
-        manifest.codec,
-        plan.codec.tables(),
-        classes=header.classes,
-        label_kind=header.label_kind,
-        where=str(work.out),
-    )
+    where, tables_of, kind = str(work.out), plan.codec.tables(), header.label_kind
+    BatchIndex(index, manifest, where).check_label_rows(manifest, by_view=plan.codec.granularity == "view")
+    restore_codec(manifest.codec, tables_of, classes=header.classes, label_kind=kind, where=where)
     size = sum(entry.bytes for entry in manifest.files) + len(text)
     if plan.most_bytes is not None and size > plan.most_bytes:
         raise InvalidArgumentError(

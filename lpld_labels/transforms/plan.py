@@ -26,7 +26,7 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import SizeModel, most_within, pool_bytes
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
-from lpld_labels.transforms.budget import Scales, most_that_fit
+from lpld_labels.transforms.budget import Scales
 from lpld_labels.transforms.encode import refuse_lossy, require_drawable
 from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
 from lpld_labels.transforms.prune import PrunePlan, plan_prune, ratio_that_keeps, too_small
@@ -259,31 +259,21 @@ class _Planner:
         if not scales.suit(settings.budget, kept):
             return estimate
 
-        def weight(pruned: PrunePlan | None) -> int:
+        def weight(count: int | None) -> int:
+            pruned = None if count is None else self._everything.resized(count)
             return scales.weigh(partial(_pool_plan, pool, settings, row(pruned)))
 
-        def weight_of(count: int) -> int:
-            return weight(self._everything.resized(count))
-
-        count, size = most_that_fit(settings.budget, most, kept, weight_of)
-        if count == 0:
-            return self._too_large(size)
+        count, size = most_within(settings.budget, most, weight, start=kept)
         if count == most and (everything := weight(None)) <= settings.budget:
             return None, everything
-        return self._everything.resized(count), size
-
-    def _too_large(self, least: int) -> None:
-        self.smallest = min(self.smallest or least, least)
+        return self._fitting(count, size)
 
     def _copied(self) -> _Fitting | None:
         """Return how much fits if labels and views are copied."""
         size, extra = pool_bytes(self._pool.manifest), self._sample.step_bytes
         if size <= self._settings.budget:
             return None, size + extra
-        return self._fit(
-            size + extra,
-            lambda count: self._everything.resized(count).most_bytes + extra,
-        )
+        return self._fit(size + extra, lambda count: self._everything.resized(count).most_bytes + extra)
 
     def _encoded(self, name: str, fidelity: float | None) -> tuple[Codec | None, _Fitting | None]:
         """Return another codec, and how much fits in it."""
@@ -315,10 +305,14 @@ class _Planner:
         """Return how much fits, given the bytes of everything and of any number of batches."""
         if everything <= self._settings.budget:
             return None, everything
-        count = most_within(self._settings.budget, self._everything.count, weight)
-        if count == 0:
-            return self._too_large(weight(1))
-        return self._everything.resized(count), weight(count)
+        count, size = most_within(self._settings.budget, self._everything.count, weight)
+        return self._fitting(count, size)
+
+    def _fitting(self, count: int, size: int) -> _Fitting | None:
+        if count:
+            return self._everything.resized(count), size
+        self.smallest = min(self.smallest or size, size)
+        return None
 
 
 def _reason(chosen: PlanRow, good: Sequence[PlanRow], minimum: float, temperature: float) -> str:

@@ -44,7 +44,7 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import most_within, part_bytes
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
-from lpld_labels.transforms.budget import Scales, most_that_fit
+from lpld_labels.transforms.budget import Scales
 from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
 from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.settings import PruneSettings, require_ratio
@@ -55,8 +55,6 @@ Scores = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.integer]
 
-_DIGITS = 20
-"""Upper limit of the digits of a budget, which lineage records."""
 _WHOLE_EPOCH = MAX_INDEX + 1
 """The batch number that ranks an epoch; no batch has it."""
 
@@ -149,17 +147,14 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
     if settings.ratio is not None:
         return plan.resized(kept_count(len(candidates), settings.ratio))
     budget = settings.budget or 0
-    fitting = most_within(budget, len(candidates), lambda count: plan.resized(count).most_bytes)
+    fitting, size = most_within(budget, len(candidates), lambda count: plan.resized(count).most_bytes)
     scales = Scales(pool)
     if scales.suit(budget, fitting):
-        fitting, size = most_that_fit(
-            budget,
-            len(candidates),
-            fitting,
-            lambda count: scales.weigh(partial(_pool_plan, plan.resized(count))),
-        )
-    else:
-        size = plan.resized(1).most_bytes
+
+        def weight(count: int) -> int:
+            return scales.weigh(partial(_pool_plan, plan.resized(count)))
+
+        fitting, size = most_within(budget, len(candidates), weight, start=fitting)
     if fitting == 0:
         raise too_small(budget, size)
     return plan.resized(fitting)
@@ -169,7 +164,7 @@ def too_small(budget: int, least: int) -> InvalidArgumentError:
     """Return the error of a budget below `least`, the bytes of a pool of one batch."""
     return InvalidArgumentError(
         "budget is too small for even one batch",
-        expected=f"at least {least + _DIGITS} bytes",
+        expected=f"at least {least + 20} bytes",  # Lineage records the budget's digits.
         got=f"{budget} bytes",
         hint="that is one batch with the image table, codec tables and manifest",
     )

@@ -65,7 +65,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count(views, "check_views", "groups")
     count(views, "draw_views", "drawn")
     count(plan, "require_readable_views", "bounds")
-    count(apply, "check_bounds", "bounds")
+    count(apply, "require_readable_views", "bounds")
     return seen
 
 

@@ -102,7 +102,8 @@ def test_killed_run_goes_on_at_the_next_group(
     summary = recover_images(teacher, tmp_path / "cut", settings=SETTINGS, statistics=statistics)
     assert (summary.made_groups, summary.kept_groups, summary.complete) == (3, 1, True)
     (said,) = reused
-    assert said.startswith(f"{tmp_path / 'cut'}: resumes, 1 of 4 groups of images reused, ")
+    assert said.startswith(f"{tmp_path / 'cut'}: resumes, ")
+    assert said.endswith(" of 4 groups of images reused")
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 

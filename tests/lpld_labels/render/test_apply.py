@@ -234,11 +234,11 @@ def test_unknown_backend(store: ImageStore) -> None:
 def test_views_of_other_images(store: ImageStore) -> None:
     settings = augmentation()
     views = draw(settings, store)
-    with pytest.raises(InvalidBatchError, match=r"epoch 0 batch 0: field 'images' .* below 12, got 12"):
+    with pytest.raises(InvalidBatchError, match="epoch 0 batch 0: image outside the image table of 12"):
         apply_views(replace(views, images=views.images + 1), store, settings)
     crops = views.crops.copy()
     crops[5] = (0, 0, 65, 1)
-    with pytest.raises(InvalidBatchError, match=r"crop reaches outside image \d+ \(slot 5\)"):
+    with pytest.raises(InvalidBatchError, match=r"crop outside its image.*'slot': 5}"):
         apply_views(replace(views, crops=crops), store, settings)
 
 
@@ -246,9 +246,7 @@ def test_views_of_another_output_size(store: ImageStore) -> None:
     settings = augmentation()
     views = draw(settings, store)
     mix = Mix(partner=np.arange(12, dtype=np.int32), strength=0.5, box=Box(0, 0, 33, 10))
-    with pytest.raises(
-        InvalidBatchError, match=r"a box reaches outside the view .*\(32, 48\), got \(33, 10\)"
-    ):
+    with pytest.raises(InvalidBatchError, match="mix box outside the 32 x 48 view"):
         apply_views(replace(views, mix=mix), store, settings)
 
 
