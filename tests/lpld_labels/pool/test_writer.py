@@ -161,8 +161,8 @@ def test_unfinished_work_of_another_pool_is_not_joined(tmp_path: Path) -> None:
     [
         (make_batch(0, 0, classes=11), "number of classes"),
         (make_batch(0, 0, rows=9), "too large"),
-        (make_batch(0, 0, images=make_images(1000)), "indices below 50"),
-        (make_batch(0, 0, images=make_images(size=64)), "outside image"),
+        (make_batch(0, 0, images=make_images(1000)), "image outside the image table of 50"),
+        (make_batch(0, 0, images=make_images(size=64)), "crop outside its image"),
     ],
 )
 def test_views_outside_the_pool_are_refused(tmp_path: Path, batch: LabelBatch, words: str) -> None:

@@ -175,8 +175,8 @@ def test_budget_is_met_and_used(tmp_path: Path, codec: str, budget: int) -> None
 
 
 def test_random_budgets_are_met_and_leave_less_than_a_batch(tmp_path: Path) -> None:
-    outcomes = Counter(random_budget(tmp_path / str(seed), seed) for seed in range(40))
-    assert outcomes["met"] > 20
+    outcomes = Counter(random_budget(tmp_path / str(seed), seed) for seed in range(20))
+    assert outcomes["met"] > 10
     assert outcomes["too small"] > 0
     assert outcomes["wrong"] == 0
 
@@ -201,7 +201,7 @@ def random_budget(folder: Path, seed: int) -> str:
                 raise
             least = int(error.expected.split()[-2])
             return "too small" if plan_prune(parent, replace(options, budget=least)).count else "wrong"
-        assert pool_bytes(prune_pool(parent, folder / "out", options)) <= budget
+        assert pool_bytes(write_pruned(plan, folder / "out")) <= budget
         if plan.count == len(parent):
             return "everything"
         more = replace(plan.resized(plan.count + 1), settings=replace(options, budget=10**9))
