@@ -151,6 +151,7 @@ def group(quiet: bool, verbose: bool, progress: str) -> None:
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
+    logging.getLogger("lpld_labels.reuse").setLevel(logging.ERROR if quiet else logging.INFO)
 
 
 class _Messages(logging.Handler):

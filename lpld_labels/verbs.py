@@ -326,9 +326,10 @@ def export(call: _ExportCall) -> ExportReport:
     """Write POOL as a label folder OUT that older trainers load with plain torch.load.
 
     Any codec can be exported: labels are decoded. Importing the folder gives the same views and labels, and
-    for an unpruned pool the same content digest. These formats number batches consecutively: a pruned pool
-    comes back with new batch numbers, as another pool. A format without image ids (sre2l) takes only pools
-    with images in the order in which such a trainer draws them; lpld, lpqld and gvbsm store ids and take any.
+    for an unpruned f16, f32 or topk pool the same content digest; sre2l and gvbsm folders cannot hold the
+    header and may need import --output-size, --resize, --mean and --std. Batches are numbered consecutively:
+    a pruned pool comes back as another pool. A format without image ids (sre2l) takes only pools with images
+    in the order in which such a trainer draws them; lpld, lpqld and gvbsm store ids and take any.
 
     Trainers have view size, normalisation, resize code and image order built in. For each way to call the
     trainer, a list says whether it replays the labelled views exactly, and if not, why.

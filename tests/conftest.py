@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -52,6 +53,19 @@ def shared_data() -> Path:
 def project() -> Path:
     """Root of the repository."""
     return PROJECT
+
+
+@pytest.fixture
+def reused() -> Iterator[list[str]]:
+    """What jobs say about the work they reuse."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("lpld_labels.reuse")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield said
+    logger.removeHandler(handler)
 
 
 @pytest.fixture

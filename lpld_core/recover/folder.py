@@ -32,6 +32,7 @@ from lpld_labels.render.images import read_file
 RECORD_FILE = "recover.json"
 CONTACT_SHEET_FILE = "contact_sheet.png"
 _SUFFIXES = {"jpeg": ".jpg", "png": ".png"}
+_RECORD_PLACE = "record"
 _MAY_CHANGE = ("class_group", "created_by")
 """Parts of a record that decide no image."""
 
@@ -44,6 +45,7 @@ class RecoveredFolder:
         self.class_names = tuple(class_names)
         self._format, self._quality = settings.format, settings.quality
         self._unfinished = self.root / SUFFIX
+        self._record: dict[str, Any] = {}
         refuse_links([self._unfinished])
         if list(class_names) != sorted(set(class_names)):
             raise InvalidArgumentError("class names are not sorted and distinct", where=self.root)
@@ -57,6 +59,7 @@ class RecoveredFolder:
 
     def save(self, group: Group, pixels: Tensor) -> None:
         """Write the images of a group: uint8 [B, H, W, 3] in the order of its members."""
+        self.require_own()
         with write_errors(self.root):
             for label in group.classes:
                 (self.root / self.class_names[label]).mkdir(parents=True, exist_ok=True)
@@ -83,14 +86,30 @@ class RecoveredFolder:
             write_atomically(path, sheet, within=place)
         with write_errors(self.root):
             for left in sorted(self._unfinished.glob("*")):
-                if not in_use(left / LOCK):
-                    shutil.rmtree(left)
+                with contextlib.suppress(PoolConflictError), workplace(left):
+                    pass  # Deletes it, unless a process is at work there.
             with contextlib.suppress(OSError):  # another running process will delete it
                 self._unfinished.rmdir()
         return path
 
     def prepare(self, record: dict[str, Any], *, overwrite: bool = False) -> None:
         """Write the record; refuse other contents than this run's. overwrite: delete another run's images."""
+        self._is_another(record, overwrite=overwrite)  # Refuse before anything is created.
+        with write_errors(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+        with workplace(self._unfinished / _RECORD_PLACE, wait=True) as place:
+            # Again under the lock: another run may have begun here meanwhile.
+            if self._is_another(record, overwrite=overwrite):
+                self._clear(place)
+            write_atomically(self.root / RECORD_FILE, to_json(record), within=place)
+        self._record = record
+
+    def require_own(self) -> None:
+        """Refuse to go on in a folder that another run has taken over."""
+        _require_same_run(self.root / RECORD_FILE, self._record)
+
+    def _is_another(self, record: dict[str, Any], *, overwrite: bool) -> bool:
+        """Return whether another run's images are here that may be deleted; refuse all other contents."""
         path = self.root / RECORD_FILE
         if path.exists():
             try:
@@ -98,20 +117,17 @@ class RecoveredFolder:
             except PoolConflictError:
                 if not overwrite:
                     raise
-                self._clear()
+                return True
         elif self.root.exists() and any(entry.name != SUFFIX for entry in sorted(self.root.iterdir())):
             raise PoolConflictError(
                 f"something is already here, and no {RECORD_FILE}",
                 where=self.root,
                 hint="choose a new or empty folder: every directory here counts as a class",
             )
-        with write_errors(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
-        with workplace(self._unfinished / "record", wait=True) as place:
-            write_atomically(path, to_json(record), within=place)
+        return False
 
-    def _clear(self) -> None:
-        """Delete another run, its record last; refuse if anything else is there."""
+    def _clear(self, place: Path) -> None:
+        """Delete another run unless it is at work or anything else is there. place: for temporary files."""
         ours = {RECORD_FILE, CONTACT_SHEET_FILE, SUFFIX}
         folders = [entry for entry in sorted(self.root.iterdir()) if entry.name not in ours]
         for folder in folders:
@@ -122,12 +138,17 @@ class RecoveredFolder:
                         where=entry,
                         hint="choose another path, or move it away",
                     )
+        work = [place for place in sorted(self._unfinished.iterdir()) if place.name != _RECORD_PLACE]
+        for group in work:
+            if in_use(group / LOCK):
+                problem, hint = "another process is at work here", "wait until it is done, or stop it"
+                raise PoolConflictError(problem, where=group, hint=hint)
         with write_errors(self.root):
-            for folder in folders:
+            # This record is nobody's: it stops the other run, and a new one if this is interrupted.
+            write_atomically(self.root / RECORD_FILE, to_json({"replaced": True}), within=place)
+            for folder in (*folders, *work):
                 shutil.rmtree(folder)
-            shutil.rmtree(self._unfinished, ignore_errors=True)
             (self.root / CONTACT_SHEET_FILE).unlink(missing_ok=True)
-            (self.root / RECORD_FILE).unlink()
 
 
 def _require_same_run(path: Path, record: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import LoadedTeacher, Machine
 from lpld_core.unfinished import Checkpoint, workplace
 from lpld_labels.errors import ComputationError, InvalidArgumentError
-from lpld_labels.exec.job import Executor, Job, Progress, Steps
+from lpld_labels.exec.job import Executor, Job, Progress, Steps, say_reused
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.probe import PROBE
 from lpld_labels.results import Result
@@ -114,11 +114,13 @@ def recover_images(
         done=0,
         where=folder.root,
     )
+    kept, begun = len(mine) - len(missing), sum(folder.workplace(group).exists() for group in missing)
+    say_reused(folder.root, kept + begun, len(mine), "groups of images")
     losses: list[LastLosses] = executor.run(job, progress)
     complete = all(folder.has(group) for group in groups)
     return RunSummary(
         made_groups=len(missing),
-        kept_groups=len(mine) - len(missing),
+        kept_groups=kept,
         images=images,
         seconds=time.monotonic() - start,
         complete=complete,
@@ -170,6 +172,7 @@ class GroupWorker:
         losses = None
         # A worker that was reported lost may still be running: wait for it.
         with workplace(self.folder.workplace(task), wait=again) as place:
+            self.folder.require_own()
             if not self.folder.has(task):
                 steps = self._make(task, place)
                 while True:

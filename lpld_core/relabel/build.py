@@ -20,7 +20,7 @@ from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS, BuildSettings, T
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.codecs import codec_named
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError, NotAPoolError, PoolConflictError
-from lpld_labels.exec.job import Executor, Progress, require_listable
+from lpld_labels.exec.job import Executor, Progress, require_listable, reuse
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
@@ -277,6 +277,11 @@ def run_build(
     plan = build.plan(base, present, executor)
     if base is not None and not plan.shards and (plan.packed is None or base.files_of("packed")):
         return BuildResult(labelled=0, manifest=base)
+    if base is not None:
+        before, after, what = base.counts.epochs, len({key.epoch for key in build.wanted}), "epochs"
+        if before == after:
+            before, after, what = len(present), len(build.wanted), "batches"
+        reuse.info("extends %s from %d to %d %s: %d reused", build.pool, before, after, what, before)
     share = (0, 1) if part is None else (part.number - 1, part.of)
     manifest = run_part(plan, share, executor=executor, overwrite=overwrite, progress=progress)
     labelled = sum(shard.batches for shard in plan.shards[share[0] :: share[1]])

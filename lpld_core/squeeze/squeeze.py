@@ -31,7 +31,7 @@ from lpld_core.squeeze.statistics import ClassStatistics, LayerStatistics
 from lpld_core.teachers.teacher import LoadedTeacher, Machine
 from lpld_core.unfinished import Checkpoint
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError
-from lpld_labels.exec.job import Executor, Job, Progress, Steps
+from lpld_labels.exec.job import Executor, Job, Progress, Steps, say_reused
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.random_streams import Stream, keyed_generator
 
@@ -60,7 +60,8 @@ def squeeze_folder(
     total = sum(group.views for group in groups)
     with contextlib.ExitStack() as stack:
         place = place or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        missing = [group for group in groups if not group.is_done(place)]
+        counted = [group.counted(place) for group in groups]
+        missing = [group for group, views in zip(groups, counted, strict=True) if views < group.views]
         worker = partial(Squeezer, folder=folder, settings=settings, place=place)
         work = Job(
             start=partial((machine or Machine()).start, worker, teacher.on("cpu")),
@@ -71,6 +72,7 @@ def squeeze_folder(
             done=total - sum(group.views for group in missing),
             where=place,
         )
+        say_reused(place, sum(counted), total, "views")
         executor.run(work, progress)
         states = [read_weights(group.file(place)).tensors for group in groups]
     rows = batch_rows(teacher)
@@ -131,9 +133,10 @@ class ClassGroup:
     def file(self, place: Path) -> Path:
         return place / f"classes-{self.first:06d}-{self.fingerprint}.safetensors"
 
-    def is_done(self, place: Path) -> bool:
+    def counted(self, place: Path) -> int:
+        """Return how many views an earlier run has counted."""
         path = self.file(place)
-        return path.exists() and int(read_weights(path).tensors["counts"].sum()) == self.views
+        return int(read_weights(path).tensors["counts"].sum()) if path.exists() else 0
 
 
 def class_groups(teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings) -> list[ClassGroup]:

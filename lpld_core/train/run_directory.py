@@ -22,6 +22,7 @@ from lpld_core.train.settings import TrainSettings
 from lpld_core.train.trainer import EpochProgress
 from lpld_core.unfinished import SUFFIX, Checkpoint, require_same_job, sweep, workplace
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
+from lpld_labels.exec.job import reuse
 from lpld_labels.io.storage import TEMPORARY, write_atomically, write_errors
 
 LOG = "log.jsonl"
@@ -102,6 +103,9 @@ class TrainingRun:
             self._clear()
             return None
         within, epochs_done = about["within"], int(about["epochs_done"])
+        steps = within["steps"] if within else 0
+        if epochs_done or steps:
+            reuse.info("%s: resumes after %d epochs and %d steps", self.result, epochs_done, steps)
         log = self.directory / LOG
         if log.exists():  # epochs after the checkpoint will be logged again
             write_atomically(log, b"".join(log.read_bytes().splitlines(keepends=True)[:epochs_done]))

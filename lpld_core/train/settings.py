@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from lpld_core.settings import BuildSettings, ImageCache, TeacherChoice
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.limits import MAX_SEED
+from lpld_labels.format.limits import MAX_INDEX, MAX_SEED
 from lpld_labels.settings import Setting, check_settings
 
 Loss = Literal["kl", "mse+gt"]
@@ -38,7 +38,7 @@ class TrainSettings:
         str | None, Setting("Network, as for --teacher.  [default: resnet18; small-resnet18 below 128 px]")
     ] = None
     seed: Annotated[int, Setting("Order of the rows and first weights.", ge=0, le=MAX_SEED)] = 0
-    epochs: Annotated[int, Setting("Step budget, in passes over the images.", ge=1)] = 300
+    epochs: Annotated[int, Setting("Step budget, in passes over the images.", ge=1, le=MAX_INDEX)] = 300
     batch_size: Annotated[
         int | None, Setting("Rows of a step, in all processes.  [default: the pool's label batches]", ge=1)
     ] = None

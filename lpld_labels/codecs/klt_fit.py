@@ -301,7 +301,17 @@ def find_spectrum(blocks: Sequence[FloatArray], *, seed: int = 0) -> Spectrum:
 
 
 def _logits(block: LabelArray, label_kind: str) -> FloatArray:
-    return as_finite_logits(converted(block, np.float32), label_kind)
+    logits = as_finite_logits(converted(block, np.float32), label_kind)
+    largest = float(np.abs(logits).max(initial=0))
+    limit = float(np.finfo(np.float16).max)  # The basis stores their mean in half precision.
+    if largest > limit:
+        raise InvalidArgumentError(
+            "labels are too large for codec 'klt'",
+            expected=f"at most {limit:g}",
+            got=largest,
+            hint="use 'f32'",
+        )
+    return logits
 
 
 def _centred(group: Sequence[FloatArray], mean: FloatArray) -> FloatArray:

@@ -138,7 +138,7 @@ def index_dtype(count: int) -> np.dtype[Any]:
 
 def pack_integers(values: npt.NDArray[np.floating[Any]] | Integers) -> bytes:
     """Return integers of any shape, in row-major order, as one pcodec file of int16."""
-    if values.size and np.abs(values).max() > LARGEST:
+    if values.size and not np.abs(values).max() <= LARGEST:
         raise InvalidBatchError(
             "label is far outside what the codec was fitted to",
             expected=f"coefficients of at most {LARGEST} steps",

@@ -7,6 +7,7 @@ a machine or the caller costs only unsealed work.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
@@ -15,12 +16,21 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError, WorkerDiedError
 
+reuse = logging.getLogger("lpld_labels.reuse")
+"""What a resumed or growing job reuses. The CLI shows it."""
+
 Task = TypeVar("Task")
 Task_contra = TypeVar("Task_contra", contravariant=True)
 
 Steps = Generator[int, None, Any]
 """A running task: yields the units (batches, images) that each step finished, and returns a small fact or
 None. Closing it saves the finished work."""
+
+
+def say_reused(where: object, done: int, total: int, what: str) -> None:
+    """Log how much of a job an earlier run has done, if any."""
+    if done:
+        reuse.info("%s: resumes, %d of %d %s reused", where, done, total, what)
 
 
 class Worker(Protocol[Task_contra]):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from lpld_labels.errors import InvalidBatchError
 from lpld_labels.format.limits import MAX_INDEX
-from lpld_labels.format.schema import MixKind
+from lpld_labels.format.schema import LabelKind, MixKind
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
@@ -141,8 +141,8 @@ class LabelBatch(ViewBatch):
         return int(self.labels.shape[1])
 
 
-def check_labels(labels: LabelArray, key: BatchKey, images: IntArray) -> None:
-    """Refuse labels of the wrong type or shape; NaN and Inf are reported with their image."""
+def check_labels(labels: LabelArray, key: BatchKey, images: IntArray, kind: LabelKind = "logits") -> None:
+    """Refuse labels of the wrong type, shape or range; NaN and Inf are reported with their image."""
     if not isinstance(labels, np.ndarray) or labels.dtype not in LABEL_DTYPES:
         raise _bad(key, "labels", "float16 or float32", getattr(labels, "dtype", type(labels).__name__))
     if labels.ndim != 2 or labels.shape[0] != len(images) or labels.shape[1] < 2:
@@ -157,6 +157,8 @@ def check_labels(labels: LabelArray, key: BatchKey, images: IntArray) -> None:
             got=float(labels[slot, column]),
             hint="check the teacher's output (fp16 overflow, AMP) before writing",
         )
+    if kind == "probabilities" and (labels < 0).any():
+        raise _bad(key, "labels", "probabilities of at least 0", float(labels.min()))
 
 
 def _finite(labels: LabelArray) -> BoolArray:
@@ -211,7 +213,7 @@ def _require_array(
 def _checked_mix(mix: Mix, rows: int, key: BatchKey) -> Mix:
     partner = _integers("mix.partner", mix.partner, (rows,), key)
     _require(key, "mix.partner", f"slots below {rows}", partner < rows)
-    strength = float(mix.strength)
+    strength = float(mix.strength) + 0.0  # Readers refuse -0.0: equal batches have equal digests.
     if not 0.0 <= strength <= 1.0:
         raise _bad(key, "mix.strength", "0 to 1", strength)
     box = None

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.errors import InvalidBatchError
 from lpld_labels.format import arrow
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, PoolHeader
@@ -177,38 +176,3 @@ def view_constraints(header: PoolHeader, images: ImageTable, views: Views) -> Vi
     """Return the constraints on a pool's views."""
     sizes = hashlib.sha256(images.heights.tobytes() + images.widths.tobytes()).digest()
     return ViewConstraints(header.augmentation, sizes, header.seed, header.batch_size, views)
-
-
-def check_bounds(views: ViewBatch, images: ImageTable, augmentation: Augmentation) -> None:
-    """Refuse views whose images, crops or boxes are out of bounds; slicing would clip them silently."""
-    if int(views.images.max()) >= len(images):
-        raise InvalidBatchError(
-            "field 'images' is wrong",
-            where=views.key,
-            expected=f"indices below {len(images)}",
-            got=int(views.images.max()),
-            hint="these views belong to other images",
-        )
-    sizes = np.stack([images.heights[views.images], images.widths[views.images]], axis=1)
-    # Crops are >= 0, so this side of the comparison cannot overflow.
-    outside = views.crops[:, 2:] > sizes - views.crops[:, :2]
-    if outside.any():
-        slot = int(np.argmax(outside.any(axis=1)))
-        raise InvalidBatchError(
-            f"crop reaches outside image {int(views.images[slot])} (slot {slot})",
-            where=views.key,
-            expected=f"within {sizes[slot].tolist()} (height, width)",
-            got=views.crops[slot].tolist(),
-        )
-    limit = (augmentation.output_height, augmentation.output_width)
-    corners = [] if views.mix is None or views.mix.box is None else [views.mix.box[2:]]
-    if views.cutout is not None:
-        corners.append(tuple(views.cutout.boxes[:, 2:].max(axis=0).tolist()))
-    for bottom, right in corners:
-        if bottom > limit[0] or right > limit[1]:
-            raise InvalidBatchError(
-                "a box reaches outside the view",
-                where=views.key,
-                expected=f"at most {limit}",
-                got=(bottom, right),
-            )

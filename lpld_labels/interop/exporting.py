@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path, PurePath
 from typing import Any
@@ -23,12 +23,12 @@ from lpld_labels.errors import (
     PoolConflictError,
     PoolWriteError,
 )
-from lpld_labels.exec.job import Progress
+from lpld_labels.exec.job import Progress, say_reused
 from lpld_labels.format.records import BatchKey, IntArray, LabelArray
 from lpld_labels.format.strict_json import to_json
 from lpld_labels.interop.batch_file import BatchFile, batch_items
 from lpld_labels.interop.export_plan import TRAINERS, Claim, ExportPlan, claims, plan_export
-from lpld_labels.interop.layouts import ID_FILES, LAYOUTS, is_label_file
+from lpld_labels.interop.layouts import HEADER_FILE, LAYOUTS, SIDE_FILES, is_label_file
 from lpld_labels.interop.pixels import cutouts_in_fractions, stored_fractions
 from lpld_labels.interop.settings import ExportOptions
 from lpld_labels.interop.torch_file import torch_file_bytes
@@ -107,9 +107,9 @@ def _require_label_folder(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise PoolConflictError("not a folder, so it is not replaced", where=path, hint=hint)
     for file in sorted(path.rglob("*")):
-        is_ids = file.parent == path and file.name in ID_FILES and file.is_file()
+        is_side = file.parent == path and file.name in SIDE_FILES and file.is_file()
         is_folder = file.is_dir() and not file.is_symlink()
-        if not (is_folder or is_ids or is_label_file(file)):
+        if not (is_folder or is_side or is_label_file(file)):
             problem = "not a label file, so the folder is not replaced"
             raise PoolConflictError(problem, where=file, hint=hint)
 
@@ -117,15 +117,15 @@ def _require_label_folder(path: Path) -> None:
 def _is_export(plan: ExportPlan, folder: Path, progress: Progress | None) -> bool:
     """Whether a folder has exactly the files of the plan, byte for byte."""
     there = {path for path in folder.rglob("*") if path.is_file()} if folder.is_dir() else set()
-    ids_file = plan.layout.ids_file
-    if there != {folder / path for _, path in plan.files} | ({folder / ids_file} if ids_file else set()):
+    side = _side_files(plan)
+    if there != {folder / path for path in (*side, *(path for _, path in plan.files))}:
         return False
     for done, (key, name) in enumerate(plan.files, 1):
         if (folder / name).read_bytes() != _content(plan, key, name):
             return False
         if progress is not None:
             progress(done, len(plan.files))
-    return not ids_file or (folder / ids_file).read_text(encoding="utf-8") == "".join(_id_lists(plan))
+    return all((folder / name).read_text("utf-8") == "".join(text()) for name, text in side.items())
 
 
 def _prepared(workplace: Path, job: dict[str, Any]) -> Path:
@@ -143,8 +143,9 @@ def _write(plan: ExportPlan, folder: Path, out: Path, progress: Progress | None)
     """Write the missing files of a folder beside `out`, and move it into place."""
     workplace = folder.parent
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    there.discard(plan.layout.ids_file)
+    there -= _side_files(plan).keys()
     try:
+        say_reused(out, len(there), len(plan.files), "label files")
         missing = [(key, name) for key, name in plan.files if name not in there]
         for done, (key, name) in enumerate(missing, len(there) + 1):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -157,9 +158,9 @@ def _write(plan: ExportPlan, folder: Path, out: Path, progress: Progress | None)
         if not isinstance(error, PoolWriteError):
             shutil.rmtree(workplace)  # The labels cannot be exported: there is nothing to resume.
         raise
-    if plan.layout.ids_file:
-        with (folder / plan.layout.ids_file).open("w", encoding="utf-8") as stream:
-            stream.writelines(_id_lists(plan))
+    for name, text in _side_files(plan).items():
+        with (folder / name).open("w", encoding="utf-8") as stream:
+            stream.writelines(text())
     if out.exists():
         out.replace(workplace / "old")
     folder.replace(out)
@@ -203,6 +204,14 @@ def _largest(pool: PoolReader, key: BatchKey, kept: int) -> tuple[LabelArray, In
     labels = pool.read_labels(key, dtype=np.float32)
     classes = np.argsort(-labels, axis=1, kind="stable")[:, :kept].astype(np.int32)
     return np.take_along_axis(labels, classes, axis=1).astype(np.float16), classes
+
+
+def _side_files(plan: ExportPlan) -> dict[str, Callable[[], Iterator[str]]]:
+    """Return the text of the files beside the label files, by name."""
+    if not plan.layout.ids_file:
+        return {}
+    header = to_json(asdict(replace(plan.pool.header, lineage=()))).decode()
+    return {plan.layout.ids_file: lambda: _id_lists(plan), HEADER_FILE: lambda: iter([header])}
 
 
 def _id_lists(plan: ExportPlan) -> Iterator[str]:

@@ -15,6 +15,7 @@ over the other classes (marginal smoothing). Hard labels are probability 1 for o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -43,6 +44,7 @@ from lpld_labels.pool.shard import EncodedBatch, Skipped
 
 LabelType = Literal["hard", "smoothing", "marginal"]
 _FLOATS = (np.float16, np.float32)
+_SAMPLED = 9
 MAX_HALF_CLASSES = 2048
 """Above this, half precision does not hold every integer."""
 
@@ -91,11 +93,11 @@ def read_image_file(path: Path) -> ImageFile:
         and ((numbers >= 0) & (numbers < 2**24) & (numbers == np.round(numbers))).all()
         and ((values >= 0) & (values <= 1)).all()
     )
-    if not sound:
+    if not sound or (np.diff(np.sort(numbers, axis=1), axis=1) == 0).any():
         raise LabelFileError(
             "labels are out of range",
             where=path,
-            expected="coords 0 to 1, whole class numbers, probabilities 0 to 1",
+            expected="coords 0 to 1, distinct whole class numbers, probabilities 0 to 1",
         )
     if labels.dtype == np.float16 and numbers.max() > MAX_HALF_CLASSES:
         raise LabelFileError(
@@ -177,18 +179,18 @@ def plan_images(request: Request, *, skip_bad: bool) -> ImageFiles:
     if not folder.by_image:
         raise LabelSourceError("no labels by image", where=folder.root, expected=request.layout.summary)
     files = _files_of_images(request)
-    sample = first_readable([path for _, path in files], read_image_file)
+    sample = _typical([path for _, path in files])
     crops, kept = sample.classes.shape
     classes = options.classes or likely_classes(request, int(sample.classes.max()))
-    side = output_size(request)
-    notes.assumed.append("bicubic resize, as FKD's labelling program has it")
+    side, resize = output_size(request), options.resize or "pil_bicubic"
+    notes.assumed.append("bicubic resize, as FKD's labelling program has it (--resize)")
     if sample.kind != "hard":
         notes.assumed.append(f"softmax at temperature {options.temperature:g} (--temperature)")
     header = PoolHeader(
         classes=classes,
         batch_size=options.batch_size,
         augmentation=Augmentation(
-            output_height=side, output_width=side, resize="pil_bicubic", flip_probability=PROGRAM_FLIPS
+            output_height=side, output_width=side, resize=resize, flip_probability=PROGRAM_FLIPS
         ),
         label_kind="probabilities",
         teachers=teachers(request, classes, request.layout.programs.get(classes)),
@@ -208,6 +210,16 @@ def plan_images(request: Request, *, skip_bad: bool) -> ImageFiles:
         codec=codec,
         skip_bad=skip_bad,
     )
+
+
+def _typical(paths: Sequence[Path]) -> ImageFile:
+    """Return a file like most of the first readable ones: with --skip-bad, others than it are left out."""
+    read: dict[object, list[ImageFile]] = {}
+    for path in paths[:_SAMPLED]:
+        with contextlib.suppress(LabelFileError):
+            file = read_image_file(path)
+            read.setdefault((file.kind, file.values.shape, file.values.dtype), []).append(file)
+    return max(read.values(), key=len)[0] if read else first_readable(paths, read_image_file)
 
 
 def _files_of_images(request: Request) -> list[tuple[int, Path]]:

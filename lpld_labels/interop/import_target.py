@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,11 +12,14 @@ from lpld_labels.codecs.floats import Float16Codec, Float32Codec
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import LabelFileError, LabelSourceError
 from lpld_labels.format.images import ImageTable
+from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import ENSEMBLE_WORDS, Augmentation, PoolHeader, Teacher
 from lpld_labels.format.records import BatchKey
+from lpld_labels.format.strict_json import convert, from_json
 from lpld_labels.interop.batch_file import BatchFile
-from lpld_labels.interop.layouts import CUT_OUT_PROGRAM, LabelFolder, Layout, Program
+from lpld_labels.interop.layouts import CUT_OUT_PROGRAM, HEADER_FILE, LabelFolder, Layout, Program
 from lpld_labels.interop.settings import ImportOptions
+from lpld_labels.io.random_access import read_regular
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -85,26 +88,7 @@ def first_readable(candidates: Iterable[S], read: Callable[[S], T]) -> T:
 
 def batch_target(request: Request, sample: BatchFile, batch_size: int) -> Target:
     """Return header and codec of a pool of batches like the sample."""
-    classes = _classes(request, sample)
-    cut_out = sample.cutouts is not None
-    program = CUT_OUT_PROGRAM if cut_out else request.layout.programs.get(classes)
-    side = output_size(request, program)
-    if program is not None and program.side not in (None, side):
-        program = None
-    header = PoolHeader(
-        classes=classes,
-        batch_size=batch_size,
-        augmentation=Augmentation(
-            output_height=side,
-            output_width=side,
-            resize="pil",
-            flip_probability=PROGRAM_FLIPS if sample.cutouts is None else None,
-            mix=sample.mix_kind,
-            cutout_fraction=None if sample.cutouts is None else float(sample.cutouts[0, 2]),
-        ),
-        teachers=teachers(request, classes, program),
-        ensemble=_ensemble(request, sample, side, program) if request.layout.several_teachers else None,
-    )
+    header = _exported_header(request, sample, batch_size) or _assumed_header(request, sample, batch_size)
     columns, dtype = sample.labels.shape[1], sample.labels.dtype
     codec: Codec = Float32Codec() if dtype == "float32" else Float16Codec()
     top = ""
@@ -112,10 +96,48 @@ def batch_target(request: Request, sample: BatchFile, batch_size: int) -> Target
         codec = TopKCodec(k=columns, value_bits=dtype.itemsize * 8)
         top = f", top {columns} kept"
     request.notes.found.append(
-        f"batches of {batch_size} rows, {dtype} labels of {classes} classes{top}, "
-        f"mix: {sample.mix_kind}{', cut-out' * cut_out}"
+        f"batches of {batch_size} rows, {dtype} labels of {header.classes} classes{top}, "
+        f"mix: {sample.mix_kind}{', cut-out' * (sample.cutouts is not None)}"
     )
     return Target(header=header, codec=codec, images=request.images)
+
+
+def _exported_header(request: Request, sample: BatchFile, batch_size: int) -> PoolHeader | None:
+    """Return the header that an export wrote beside its labels; None without one, or if options are given."""
+    path, given = request.folder.root / HEADER_FILE, request.options
+    replaced = (given.classes, given.output_size, given.resize, given.mean, given.ensemble, given.teachers)
+    if any(replaced) or not request.layout.ids_file or not path.is_file():
+        return None
+    document = from_json(read_regular(path, most=MAX_JSON_BYTES), where=str(path))
+    header = convert(document, PoolHeader, where=str(path))
+    if sample.classes is None and header.classes != sample.labels.shape[1]:
+        problem = f"{HEADER_FILE} and the labels differ in their number of classes"
+        raise LabelSourceError(problem, where=path, expected=sample.labels.shape[1], got=header.classes)
+    request.notes.found.append(f"the header of the exported pool, {HEADER_FILE}")
+    return replace(header, batch_size=max(batch_size, header.batch_size), label_kind="logits")
+
+
+def _assumed_header(request: Request, sample: BatchFile, batch_size: int) -> PoolHeader:
+    classes = _classes(request, sample)
+    cut_out = sample.cutouts is not None
+    program = CUT_OUT_PROGRAM if cut_out else request.layout.programs.get(classes)
+    side = output_size(request, program)
+    if program is not None and program.side not in (None, side):
+        program = None
+    return PoolHeader(
+        classes=classes,
+        batch_size=batch_size,
+        augmentation=Augmentation(
+            output_height=side,
+            output_width=side,
+            resize=request.options.resize or "pil",
+            flip_probability=PROGRAM_FLIPS if sample.cutouts is None else None,
+            mix=sample.mix_kind,
+            cutout_fraction=None if sample.cutouts is None else float(sample.cutouts[0, 2]),
+        ),
+        teachers=teachers(request, classes, program),
+        ensemble=_ensemble(request, sample, side, program) if request.layout.several_teachers else None,
+    )
 
 
 def _classes(request: Request, sample: BatchFile) -> int:

@@ -165,7 +165,9 @@ FKD = Layout(
 
 LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, FKD)}
 """By name, in the order tried on a folder. SRe2L's is LPLD's without a file of image ids."""
-ID_FILES = frozenset(layout.ids_file for layout in LAYOUTS.values() if layout.ids_file)
+HEADER_FILE = "lpld-labels.json"
+"""An exported pool's header, beside a file of image ids: trainers of the other layouts count all files."""
+SIDE_FILES = frozenset({HEADER_FILE, *(layout.ids_file for layout in LAYOUTS.values() if layout.ids_file)})
 
 # Folders on disk
 
@@ -230,7 +232,7 @@ def list_label_folder(root: Path) -> LabelFolder:
         batches[file] = {key: root / keys[key] for key in sorted(keys)}
     by_image = {} if any(batches.values()) else _image_files(root)
     known = {path for found in batches.values() for path in found.values()}
-    unknown = [name for name in names if root / name not in known and name not in ID_FILES]
+    unknown = [name for name in names if root / name not in known and name not in SIDE_FILES]
     return LabelFolder(
         root=root, batches=batches, by_image=by_image, unknown=() if by_image else tuple(unknown)
     )

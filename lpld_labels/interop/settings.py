@@ -33,6 +33,10 @@ class ImportOptions:
     output_size: Annotated[
         int | None, Setting("Side of a view in pixels; no format stores it.", ge=1, le=MAX_SIDE)
     ] = None
+    resize: Annotated[
+        Literal["torch", "pil", "pil_bicubic"] | None,
+        Setting("Resize code of the views  [default: the published program's]."),
+    ] = None
     batch_size: Annotated[int, Setting("FKD: images in a batch.", ge=1, le=MAX_BATCH_SIZE)] = 128
     teachers: Annotated[
         tuple[str, ...],

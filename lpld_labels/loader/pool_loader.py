@@ -95,6 +95,7 @@ def pool_loader(
         of a remote pool. By default workers share decoded images in memory (up to 4 GiB), and downloaded
         files are kept in $LPLD_LABELS_CACHE or ~/.cache.
     """
+    made = partial(pool_loader, **locals())
     if batch_size is not None and batch_size < 1:
         raise InvalidArgumentError("batch size is out of range", expected="at least 1", got=batch_size)
     if temperature is not None and not callable(temperature):
@@ -144,7 +145,7 @@ def pool_loader(
         return make
 
     stream = LabelStream(batches, schedule, num_workers, prefetch_factor, multiprocessing_context)
-    return PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader)
+    return PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader, made=made)
 
 
 def label_loader(
@@ -167,6 +168,7 @@ def label_loader(
     each other. Processes take turns; at most world_size - 1 label batches at an epoch's end are dropped.
     See `pool_loader` for the parameters.
     """
+    made = partial(label_loader, **locals())
     processes = _check_processes(rank, world_size, num_workers, prefetch_factor)
     reader = _opened(pool, cache_directory)
     schedule = Schedule.of(
@@ -184,7 +186,7 @@ def label_loader(
 
     batches = LabelBatches(reader)
     stream = LabelStream(batches, schedule, num_workers, prefetch_factor, multiprocessing_context)
-    return PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader)
+    return PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader, made=made)
 
 
 def _opened(pool: PoolReader | Location, cache_directory: Location | None) -> PoolReader:
@@ -313,7 +315,8 @@ class PoolLoader(DataLoader[Any]):
     end_of_dataloader = False
     remainder = 0
 
-    def __init__(self, dataset: TrainingSteps, *, pool: PoolReader) -> None:
+    def __init__(self, dataset: TrainingSteps, *, pool: PoolReader, made: Callable[[], PoolLoader]) -> None:
+        self._made = made
         self.classes = pool.classes
         """Number of label columns C."""
         self._content_digest = pool.manifest.content_digest
@@ -325,6 +328,10 @@ class PoolLoader(DataLoader[Any]):
             collate_fn=as_it_is,
             generator=torch.Generator(),
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle arguments and position: the copy has streams and workers of its own."""
+        return _made_again, (self._made, self.dataset.position)
 
     def __len__(self) -> int:
         """Number of batches this process yields in the current epoch.
@@ -381,6 +388,12 @@ class PoolLoader(DataLoader[Any]):
     def _identity(self) -> dict[str, Any]:
         identity = self.dataset.schedule.identity()
         return {"version": STATE_VERSION, "pool": self._content_digest, **identity}
+
+
+def _made_again(made: Callable[[], PoolLoader], position: Position) -> PoolLoader:
+    loader = made()
+    loader.dataset.place(position)
+    return loader
 
 
 @contextmanager

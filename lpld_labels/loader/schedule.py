@@ -39,12 +39,14 @@ import numpy.typing as npt
 import torch.distributed
 
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.limits import MAX_INDEX, MAX_INTEGER
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.pool.reader import PoolReader
 
 SAMPLINGS = ("batches", "epochs", "epoch-by-epoch", "shuffled", "stored")
 WHOLE_EPOCHS = ("epochs", "epoch-by-epoch")
 STATE_VERSION = 3
+MAX_EPOCH_BATCHES = 1 << 24  # An epoch's order is in memory.
 
 Integers = npt.NDArray[np.int64]
 Runs = tuple[tuple[int, int], ...]
@@ -102,10 +104,10 @@ class Schedule:
             raise InvalidArgumentError(
                 "unknown sampling", expected=f"one of {', '.join(SAMPLINGS)}", got=self.sampling
             )
-        if self.batches_per_epoch < 1:
-            raise InvalidArgumentError(
-                "an epoch needs a batch", expected="batches_per_epoch >= 1", got=self.batches_per_epoch
-            )
+        if not 1 <= self.batches_per_epoch <= MAX_EPOCH_BATCHES:
+            expected = f"batches_per_epoch from 1 to {MAX_EPOCH_BATCHES}"
+            problem = "number of batches in an epoch is out of range"
+            raise InvalidArgumentError(problem, expected=expected, got=self.batches_per_epoch)
         if len(self.epochs) == 0:
             raise InvalidArgumentError("the pool holds no batches to sample from")
         lengths = np.unique(np.unique(self.epochs[self._usable], return_counts=True)[1])
@@ -136,8 +138,8 @@ class Schedule:
 
     def places(self, epoch: int) -> Integers:
         """Return the places of a training epoch's label batches, in order: int64 [n]."""
-        if epoch < 0:
-            raise InvalidArgumentError("epochs count from 0", expected=">= 0", got=epoch)
+        if not 0 <= epoch <= MAX_INDEX:
+            raise InvalidArgumentError("epoch is out of range", expected=f"0 to {MAX_INDEX}", got=epoch)
         usable = self._usable
         count, length = len(usable), self.batches_per_epoch
         if self.sampling == "batches":
@@ -195,7 +197,9 @@ class Schedule:
             )
         full, rest = divmod(max(0, total - position.done), batch * world)
         last = 0 if self.drop_last else rest // world
-        return np.array([batch] * full + [last] * (last > 0), np.int64)
+        sizes = np.full(full + (last > 0), batch, np.int64)
+        sizes[full:] = last
+        return sizes
 
     def count(self, position: Position, processes: Processes) -> int:
         """Return how many steps are left of an epoch at a position."""
@@ -214,6 +218,8 @@ class Schedule:
 
     def position(self, epoch: int, steps: int, processes: Processes) -> Position:
         """Return where an epoch is after some of its steps."""
+        if steps < 0:
+            raise InvalidArgumentError("steps count from 0", expected="at least 0", got=steps)
         before = Position(epoch)
         done = islice(self.steps(before, processes), steps)
         return max((step.after for step in done), default=before)
@@ -266,7 +272,12 @@ def parse_state(state: dict[str, Any], expected: dict[str, Any]) -> Position:
                 got=state.get(name),
                 hint="open the loader with the settings it was saved with",
             )
-    return Position(*(int(state[name]) for name in Position._fields))
+    for name in Position._fields:
+        number = state.get(name)
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MAX_INTEGER:
+            problem = f"field '{name}' of the state is wrong"
+            raise InvalidArgumentError(problem, expected="an integer of at least 0", got=repr(number)[:100])
+    return Position(*(state[name] for name in Position._fields))
 
 
 def current_processes(rank: int | None = None, world_size: int | None = None) -> Processes:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import stat
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,9 +37,12 @@ _CARD_DIGEST = re.compile(rb"<!-- lpld-labels card ([0-9a-f]{64}) -->\n")
 
 
 def require_own_files(pool: Path) -> None:
-    """Refuse a directory with links or with files that are not part of a pool."""
+    """Refuse a read-only directory, and one with links or with files that are not part of a pool."""
     if not os.path.lexists(pool):
         return
+    if not pool.stat().st_mode & stat.S_IWUSR:
+        hint = f"choose another path, or make it writable first (chmod -R u+w {shlex.quote(str(pool))})"
+        raise PoolConflictError("this directory is read-only, so it is not replaced", where=pool, hint=hint)
     refuse_links(sorted(pool.iterdir()) if pool.is_dir() else ())
     unknown = next(_unknown_files(pool), None)
     if unknown is not None:

@@ -26,11 +26,11 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Manifest, PoolHeader, require_readable
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS, Views
-from lpld_labels.format.views import ViewConstraints, check_bounds, view_constraints
+from lpld_labels.format.views import ViewConstraints, view_constraints
 from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.shard import EncodedBatch, Skipped, write_shard
 from lpld_labels.pool.unfinished import differences
-from lpld_labels.pool.views import require_drawn
+from lpld_labels.pool.views import require_drawn, require_readable_views
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class ShardWriter:
                 "batch is too large", where=batch.key, expected=f"at most {header.batch_size} rows", got=rows
             )
         if batch.constraints != self._constraints:
-            check_bounds(batch.views, images, header.augmentation)
+            require_readable_views(batch.views, images, header.augmentation)
             if self.plan.views == "drawn":
                 require_drawn(batch.views, header, images)
 

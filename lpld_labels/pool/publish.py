@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lpld_labels.codecs import restore_codec
 from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolConflictError, PoolCorruptError
 from lpld_labels.format import arrow, schema
 from lpld_labels.format.digests import bytes_digest, pool_digest
@@ -33,7 +34,7 @@ from lpld_labels.format.manifest import (
 from lpld_labels.format.records import BatchKey
 from lpld_labels.io.parquet_files import file_entry, footer_of, image_file, index_file
 from lpld_labels.io.storage import TEMPORARY, fsync, refuse_links, write_atomically, write_errors
-from lpld_labels.pool.index import count_runs
+from lpld_labels.pool.index import BatchIndex, count_runs
 from lpld_labels.pool.own_files import delete_unnamed, not_a_pool, require_own_files
 from lpld_labels.pool.plan import PoolPlan
 from lpld_labels.pool.pool_files import PoolFiles, read_table
@@ -92,6 +93,10 @@ def publish(
         created_by=f"lpld-labels {__version__}",
     )
     text = readable_text(manifest, where=work.out)
+    # What opening the pool checks.
+    where, tables_of, kind = str(work.out), plan.codec.tables(), header.label_kind
+    BatchIndex(index, manifest, where).check_label_rows(manifest, by_view=plan.codec.granularity == "view")
+    restore_codec(manifest.codec, tables_of, classes=header.classes, label_kind=kind, where=where)
     size = sum(entry.bytes for entry in manifest.files) + len(text)
     if plan.most_bytes is not None and size > plan.most_bytes:
         raise InvalidArgumentError(

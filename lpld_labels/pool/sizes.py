@@ -23,6 +23,8 @@ _SHARD_FILES = 7000
 
 _MARGIN = 1.005
 """Upper limit of the error of estimates from rates, as a factor."""
+_INTERPOLATIONS = 8
+"""Steps of a search before it bisects."""
 _SPREADS = 3.0
 """Upper limit of a sum of batches, in standard deviations above its estimate."""
 
@@ -78,13 +80,24 @@ def pool_bytes(manifest: Manifest) -> int:
     return sum(entry.bytes for entry in manifest.files) + len(manifest.dump())
 
 
-def most_within(budget: int, most: int, weight: Callable[[int], int]) -> int:
-    """Return the largest number up to `most` whose weight is within a budget, or 0."""
-    fits, fails = 0, most + 1
+def most_within(budget: int, most: int, weight: Callable[[int], int], *, start: int = 0) -> tuple[int, int]:
+    """Return a number up to `most` that fits a budget while one more does not, and its weight.
+
+    0 if not even one fits, with the weight of one. weight: almost linear. start: a number that may be close.
+    """
+    fits, fails, rounds, before = 0, most + 1, 0, (0, 0)
+    count, least = min(start or (most + 1) // 2, most), 0
     while fails - fits > 1:
-        middle = (fits + fails) // 2
-        fits, fails = (middle, fails) if weight(middle) <= budget else (fits, middle)
-    return fits
+        size = weight(count)
+        if size <= budget:
+            fits, least = count, size
+        else:
+            fails, least = count, least if fits else size
+        slope = max((size - before[1]) / (count - before[0]), 1)
+        aim = count + math.floor((budget - size) / slope) if rounds < _INTERPOLATIONS else (fits + fails) // 2
+        before, rounds = (count, size), rounds + 1
+        count = min(max(aim, fits + 1), fails - 1)
+    return fits, least
 
 
 def _shards(labels: float, rows: int, batches: int) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
+from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import VIEWS_SHORT, views_digest
 from lpld_labels.format.drawing import batches_per_epoch, draw_images, draw_views
@@ -16,7 +16,7 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, PoolHeader
 from lpld_labels.format.records import BatchKey, IntArray, ViewBatch
 from lpld_labels.format.schema import VIEW_SCHEMA
-from lpld_labels.format.views import CROP, CUTOUT_BOX, CUTOUT_FILL, MIX_BOX, DecodedViews
+from lpld_labels.format.views import CROP, CUTOUT_BOX, CUTOUT_FILL, MIX_BOX, DecodedViews, to_table
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex
@@ -193,10 +193,16 @@ def check_views(table: pa.Table, pool: PoolReader, numbers: Long, *, where: str)
         )
     checks = _Checks(table, rows, where)
     checks.keys(np.repeat(index.epochs[numbers], rows), np.repeat(index.batches[numbers], rows))
-    checks.crops(pool.images)
-    checks.nulls()
-    checks.boxes(pool.header.augmentation)
-    checks.patches()
+    checks.values(pool.images, pool.header.augmentation)
+
+
+def require_readable_views(views: ViewBatch, images: ImageTable, augmentation: Augmentation) -> None:
+    """Refuse views that readers of a pool with these images would refuse."""
+    checks = _Checks(to_table([views]), np.array([views.rows]), str(views.key))
+    try:
+        checks.values(images, augmentation)
+    except PoolCorruptError as error:
+        raise InvalidBatchError(error.problem, where=views.key) from None
 
 
 class _Checks:
@@ -212,6 +218,12 @@ class _Checks:
         for name, values in {"epoch": epochs, "batch": batches, "slot": slots}.items():
             good = self._table[name].to_numpy() == values
             self._require(good, f"column '{name}' is not what the index says")
+
+    def values(self, images: ImageTable, augmentation: Augmentation) -> None:
+        self.crops(images)
+        self.nulls()
+        self.boxes(augmentation)
+        self.patches()
 
     def crops(self, images: ImageTable) -> None:
         image = self._table["image"].to_numpy()

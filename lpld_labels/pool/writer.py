@@ -16,7 +16,7 @@ from lpld_labels.codecs.floats import Float16Codec
 from lpld_labels.errors import InvalidBatchError, PoolConflictError, PoolWriteError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
-from lpld_labels.format.records import LabelBatch
+from lpld_labels.format.records import LabelBatch, check_labels
 from lpld_labels.format.schema import MANIFEST_FILE, SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS, Views
 from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.plan import PoolPlan
@@ -80,11 +80,12 @@ class PoolWriter:
 
     def append(self, batch: LabelBatch) -> None:
         """Encode and queue a batch; write a shard when enough batches are pending."""
-        classes = self._plan.header.classes
-        if batch.classes != classes:
+        header = self._plan.header
+        if batch.classes != header.classes:
             raise InvalidBatchError(
-                "wrong number of classes", where=batch.key, expected=classes, got=batch.classes
+                "wrong number of classes", where=batch.key, expected=header.classes, got=batch.classes
             )
+        check_labels(batch.labels, batch.key, batch.images, header.label_kind)
         self.append_encoded(EncodedBatch.make(batch, self._plan.codec.encode(batch.labels)))
 
     def append_encoded(self, batch: EncodedBatch) -> None:

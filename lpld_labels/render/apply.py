@@ -22,7 +22,7 @@ from lpld_labels.codecs.base import row_pieces
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Augmentation, require_normalisation
 from lpld_labels.format.records import Box, CutOut, Mix, ViewBatch
-from lpld_labels.format.views import check_bounds
+from lpld_labels.pool.views import require_readable_views
 from lpld_labels.render.store import ImageStore, Pixels
 
 Resizer = Callable[[Pixels, int, int], torch.Tensor]
@@ -50,7 +50,7 @@ def apply_views(
     inside: skip the bounds check, for views that were read from a pool or drawn.
     """
     if not inside:
-        check_bounds(views, store.table, augmentation)
+        require_readable_views(views, store.table, augmentation)
     _check_dtype(dtype, views.mix)
     shape = (views.rows, 3, augmentation.output_height, augmentation.output_width)
     if out is None:

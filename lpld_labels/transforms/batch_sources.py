@@ -10,7 +10,7 @@ import numpy as np
 from lpld_labels.codecs import Codec
 from lpld_labels.format import arrow
 from lpld_labels.format.manifest import LineageStep
-from lpld_labels.format.records import BatchKey
+from lpld_labels.format.records import BatchKey, check_labels
 from lpld_labels.format.schema import Views
 from lpld_labels.format.views import owned
 from lpld_labels.io.addresses import Location
@@ -43,6 +43,7 @@ class EncodedBatches:
     def __call__(self, keys: Sequence[BatchKey]) -> Iterator[EncodedBatch]:
         for key in _in_reading_order(self.pool, keys):
             batch = self.pool.read(key)
+            check_labels(batch.labels, key, batch.images, self.pool.header.label_kind)
             yield EncodedBatch.make(
                 batch, self.codec.encode(batch.labels), constraints=self.pool.view_constraints
             )

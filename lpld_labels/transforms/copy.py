@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
-from lpld_labels.exec.job import Progress
+from lpld_labels.exec.job import Progress, say_reused
 from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest
@@ -203,6 +203,7 @@ def unpack_images(images: PackedImages, out: Location, *, progress: Progress | N
             written += new
             if progress is not None:
                 progress(done, len(rows))
+        say_reused(folder, len(rows) - written, len(rows), "images")
         with write_errors(folder):
             work.pool.rename(folder)
             work.delete()

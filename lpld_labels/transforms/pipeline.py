@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lpld_labels.errors import PoolConflictError, PoolFormatError
-from lpld_labels.exec.job import Executor, Job, Progress
+from lpld_labels.exec.job import Executor, Job, Progress, say_reused
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import CodecEntry, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.schema import MANIFEST_FILE, Views
@@ -94,6 +94,7 @@ def _run(
         done=sum(plan.shards[number].batches for number in records),
         where=plan.out,
     )
+    say_reused(plan.out, job.done, job.total, "batches")
     if missing:
         executor.run(job, progress)
     if part[1] > 1 and (not work.alone() or len(work.numbers()) < len(plan.shards)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.io.addresses import Location
+from lpld_labels.pool.plan import PoolPlan
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import SizeModel, most_within, pool_bytes
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
+from lpld_labels.transforms.budget import Scales
 from lpld_labels.transforms.encode import refuse_lossy, require_drawable
 from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
-from lpld_labels.transforms.prune import PrunePlan, plan_prune, ratio_that_keeps
+from lpld_labels.transforms.prune import PrunePlan, plan_prune, ratio_that_keeps, too_small
 from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.sample import LabelSample
 from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY, PlanSettings, PruneSettings
@@ -129,12 +132,7 @@ def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress 
         if progress is not None:
             progress(done, len(tried))
     if not rows:
-        raise InvalidArgumentError(
-            "budget is too small for even one batch",
-            expected=f"at least {planner.smallest} bytes",
-            got=f"{settings.budget} bytes",
-            hint="that is one batch with the image table, codec tables and manifest",
-        )
+        raise too_small(settings.budget, planner.smallest)
     temperature = settings.temperature
     rows.sort(key=lambda row: (-row.views_per_image, -row.fidelity.kept[temperature], row.bytes))
     good = [row for row in rows if row.fidelity.kept[temperature] >= minimum - MEASURED_SLACK]
@@ -155,7 +153,16 @@ def apply_plan(
     progress: Progress | None = None,
 ) -> Manifest:
     """Write the recommended row, or `row`, unless written before. progress: (done, total) batches."""
-    row = row or plan.recommended
+    pool_plan = _pool_plan(pool, plan.settings, row or plan.recommended, out)
+    step = pool_plan.header.lineage[-1]
+    require_output(out, pool.location, overwrite=overwrite, step=step)
+    found = finished_before(out, step)
+    if found is not None:
+        return found
+    return run_plan(pool_plan, executor=executor, overwrite=overwrite, progress=progress)
+
+
+def _pool_plan(pool: PoolReader, settings: PlanSettings, row: PlanRow, out: Location) -> PoolPlan:
     results = {
         "codec_before": pool.codec.name,
         "codec": row.name,
@@ -165,23 +172,18 @@ def apply_plan(
         "random_seed": None if row.pruned is None else row.pruned.seed,
         "fidelity": row.fidelity.as_json(),
     }
-    step = applied_step(pool, plan.settings)
-    step = replace(step, parameters=step.parameters | results)
-    require_output(out, pool.location, overwrite=overwrite, step=step)
-    found = finished_before(out, step)
-    if found is not None:
-        return found
-    pool_plan = transform_plan(
+    step = applied_step(pool, settings)
+    return transform_plan(
         pool,
         out,
-        step,
+        replace(step, parameters=step.parameters | results),
         keys=None if row.pruned is None else row.pruned.keys,
         codec=row.codec,
         bytes_per_row=row.trial.payload_per_row,
-        views=plan.settings.views,
-        most_bytes=plan.settings.budget,
+        views=settings.views,
+        # A pool that fits is kept whole: the step of lineage that the copy adds is not its weight.
+        most_bytes=None if row.pruned is None and row.codec is None else settings.budget,
     )
-    return run_plan(pool_plan, executor=executor, overwrite=overwrite, progress=progress)
 
 
 def applied_step(pool: PoolReader, settings: PlanSettings) -> LineageStep:
@@ -220,34 +222,58 @@ class _Planner:
     def rows(self, name: str, fidelity: float | None) -> list[PlanRow]:
         """Return the row of a codec setting; none if no batch fits, or the fidelity is out of reach."""
         pool, views = self._pool, self._settings.views
+        codec: Codec | None = None
         if name == pool.codec.spec and views in (None, pool.manifest.views):
-            codec, fitting = None, self._copied()
+            fitting = self._copied()
         else:
             codec, fitting = self._encoded(name, fidelity)
-        if fitting is None:
-            return []
-        pruned, size = fitting
-        rows = pool.manifest.counts.rows if pruned is None else pruned.rows
-        row = PlanRow(
-            name=name,
-            asked=fidelity,
-            codec=codec,
-            pruned=pruned,
-            batches=len(pool) if pruned is None else pruned.count,
-            rows=rows,
-            bytes=size,
-            views_per_image=rows / max(len(pool.images), 1),
-            trial=self._sample.judged(codec or pool.codec, temperatures=self._temperatures),
-        )
-        return [row]
+            if codec is None:
+                return []
+        trial = self._sample.judged(codec or pool.codec, temperatures=self._temperatures)
+
+        def row(pruned: PrunePlan | None, size: int = 0) -> PlanRow:
+            rows = pool.manifest.counts.rows if pruned is None else pruned.rows
+            return PlanRow(
+                name=name,
+                asked=fidelity,
+                codec=codec,
+                pruned=pruned,
+                batches=len(pool) if pruned is None else pruned.count,
+                rows=rows,
+                bytes=size,
+                views_per_image=rows / max(len(pool.images), 1),
+                trial=trial,
+            )
+
+        fitting = self._weighed(row, fitting)
+        return [] if fitting is None else [row(*fitting)]
+
+    def _weighed(
+        self, row: Callable[[PrunePlan | None], PlanRow], estimate: _Fitting | None
+    ) -> _Fitting | None:
+        """Replace the estimate of a row by what fits when it is written, if the pool is small."""
+        pool, settings, most, scales = self._pool, self._settings, self._everything.count, Scales(self._pool)
+        if estimate is not None and estimate[0] is None and row(None).codec is None:
+            return estimate  # A copy of the pool, whose size is known.
+        kept = 1 if estimate is None else most if estimate[0] is None else estimate[0].count
+        if not scales.suit(settings.budget, kept):
+            return estimate
+
+        def weight(count: int | None) -> int:
+            pruned = None if count is None else self._everything.resized(count)
+            return scales.weigh(partial(_pool_plan, pool, settings, row(pruned)))
+
+        count, size = most_within(settings.budget, most, weight, start=kept)
+        if count == most and (everything := weight(None)) <= settings.budget:
+            return None, everything
+        return self._fitting(count, size)
 
     def _copied(self) -> _Fitting | None:
         """Return how much fits if labels and views are copied."""
-        extra = self._sample.step_bytes
-        return self._fit(
-            pool_bytes(self._pool.manifest) + extra,
-            lambda count: self._everything.resized(count).most_bytes + extra,
-        )
+        size, extra = pool_bytes(self._pool.manifest), self._sample.step_bytes
+        if size <= self._settings.budget:
+            return None, size + extra
+        return self._fit(size + extra, lambda count: self._everything.resized(count).most_bytes + extra)
 
     def _encoded(self, name: str, fidelity: float | None) -> tuple[Codec | None, _Fitting | None]:
         """Return another codec, and how much fits in it."""
@@ -279,12 +305,14 @@ class _Planner:
         """Return how much fits, given the bytes of everything and of any number of batches."""
         if everything <= self._settings.budget:
             return None, everything
-        count = most_within(self._settings.budget, self._everything.count, weight)
-        if count == 0:
-            least = weight(1)
-            self.smallest = min(self.smallest or least, least)
-            return None
-        return self._everything.resized(count), weight(count)
+        count, size = most_within(self._settings.budget, self._everything.count, weight)
+        return self._fitting(count, size)
+
+    def _fitting(self, count: int, size: int) -> _Fitting | None:
+        if count:
+            return self._everything.resized(count), size
+        self.smallest = min(self.smallest or size, size)
+        return None
 
 
 def _reason(chosen: PlanRow, good: Sequence[PlanRow], minimum: float, temperature: float) -> str:

@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,12 @@ from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.random_streams import batch_ranks
 from lpld_labels.format.records import BatchKey
 from lpld_labels.io.addresses import Location
+from lpld_labels.pool.plan import PoolPlan
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import most_within, part_bytes
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
+from lpld_labels.transforms.budget import Scales
 from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
 from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.settings import PruneSettings, require_ratio
@@ -144,15 +147,27 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
     if settings.ratio is not None:
         return plan.resized(kept_count(len(candidates), settings.ratio))
     budget = settings.budget or 0
-    fitting = most_within(budget, len(candidates), lambda count: plan.resized(count).most_bytes)
+    fitting, size = most_within(budget, len(candidates), lambda count: plan.resized(count).most_bytes)
+    scales = Scales(pool)
+    if scales.suit(budget, fitting):
+
+        def weight(count: int) -> int:
+            return scales.weigh(partial(_pool_plan, plan.resized(count)))
+
+        fitting, size = most_within(budget, len(candidates), weight, start=fitting)
     if fitting == 0:
-        raise InvalidArgumentError(
-            "budget is too small for even one batch",
-            expected=f"at least {plan.resized(1).most_bytes} bytes",
-            got=f"{budget} bytes",
-            hint="that is one batch with the image table, codec tables and manifest",
-        )
+        raise too_small(budget, size)
     return plan.resized(fitting)
+
+
+def too_small(budget: int, least: int) -> InvalidArgumentError:
+    """Return the error of a budget below `least`, the bytes of a pool of one batch."""
+    return InvalidArgumentError(
+        "budget is too small for even one batch",
+        expected=f"at least {least + 20} bytes",  # Lineage records the budget's digits.
+        got=f"{budget} bytes",
+        hint="that is one batch with the image table, codec tables and manifest",
+    )
 
 
 @writes_pools
@@ -187,10 +202,13 @@ def write_pruned(
     progress: Progress | None = None,
 ) -> Manifest:
     """Write the pool of a plan. progress: called with (done, total) batches copied."""
+    return run_plan(_pool_plan(plan, out), overwrite=overwrite, progress=progress)
+
+
+def _pool_plan(plan: PrunePlan, out: Location) -> PoolPlan:
     pool, settings = plan.pool, plan.settings
     step = lineage.step("prune", pool.manifest.content_digest, settings, **plan.results)
-    pool_plan = transform_plan(pool, out, step, keys=plan.keys, most_bytes=settings.budget)
-    return run_plan(pool_plan, overwrite=overwrite, progress=progress)
+    return transform_plan(pool, out, step, keys=plan.keys, most_bytes=settings.budget)
 
 
 def kept_count(candidates: int, ratio: float) -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from lpld_labels.errors import LabelPoolError, PoolConflictError, StoreError
-from lpld_labels.exec.job import Progress
+from lpld_labels.exec.job import Progress, say_reused
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.manifest import FileEntry, Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
@@ -32,7 +32,7 @@ from lpld_labels.io.locks import locked_directory
 from lpld_labels.io.random_access import retry_corrupt
 from lpld_labels.io.remote import PreconditionError, RemoteStore
 from lpld_labels.io.storage import write_atomically, write_errors
-from lpld_labels.pool.own_files import is_our_card, own_paths, send_card, write_card
+from lpld_labels.pool.own_files import is_our_card, own_paths, require_own_files, send_card, write_card
 from lpld_labels.pool.pool_files import PoolFiles, copy_file, verified
 from lpld_labels.pool.publish import put_in_place
 from lpld_labels.pool.reader import PoolReader
@@ -85,8 +85,11 @@ def fetch_pool(
         else:
             if there is not None and not overwrite:
                 raise PoolConflictError("another pool is already here", where=out, hint=OVERWRITE_HINT)
+            if there is not None:
+                require_own_files(out)
             work.begin({"copy": bytes_digest(text)}, overwrite=overwrite)
             copied = _copy_files(
+                out,
                 pool.manifest,
                 lambda entry: copy_file(files, entry, work.pool, within=work.directory),
                 progress,
@@ -123,7 +126,7 @@ def send_pool(
     elif overwrite and there is None:
         _clear(store)
     upload = Upload(store, there)
-    copied = _copy_files(manifest, lambda entry: upload.put(files, entry), progress)
+    copied = _copy_files(store.shown, manifest, lambda entry: upload.put(files, entry), progress)
     upload.publish(text, {entry.path for entry in manifest.files})
     # After the manifest: of two writers, only the winner sends its card.
     _send_card(files, store)
@@ -143,8 +146,10 @@ def _nothing(manifest: Manifest) -> Copied:
     return Copied(manifest=manifest, files=0, sent=0, found=size)
 
 
-def _copy_files(manifest: Manifest, copy: Callable[[FileEntry], bool], progress: Progress | None) -> Copied:
-    """Copy all files, several at a time. copy: returns whether a file was not there yet."""
+def _copy_files(
+    out: object, manifest: Manifest, copy: Callable[[FileEntry], bool], progress: Progress | None
+) -> Copied:
+    """Copy all files to `out`, several at a time. copy: returns whether a file was not there yet."""
     total = sum(entry.bytes for entry in manifest.files)
     done = sent = count = 0
     # First those that reveal another pool at the target.
@@ -158,6 +163,7 @@ def _copy_files(manifest: Manifest, copy: Callable[[FileEntry], bool], progress:
                 count += new
                 if progress is not None:
                     progress(done, total)
+    say_reused(out, len(manifest.files) - count, len(manifest.files), "files")
     return Copied(manifest=manifest, files=count, sent=sent, found=total - sent)
 
 

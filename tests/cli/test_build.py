@@ -211,3 +211,20 @@ def test_what_is_odd_about_a_folder_is_noted(cli: Cli, folder: Path, tmp_path: P
     assert "--batch-size 27" in result.stderr
     (folder / "later").mkdir()
     one_line_error(cli(*words), "later", "holds no images")
+
+
+def test_growing_says_what_is_reused(images: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "pool"
+    words = ("build", images, out, *TEACHER, "--batch-size", 5, "--epochs")
+    assert passed(cli(*words, 2)).stderr == ""
+    assert passed(cli(*words, 3)).stderr == f"extends {out} from 2 to 3 epochs: 2 reused\n"
+    with PoolReader(out) as pool:
+        batches = len(pool)
+    assert passed(cli("-q", *words, 4)).stderr == ""
+    other = tmp_path / "pruned"
+    ratio = ("build", images, other, *TEACHER, "--batch-size", 5, "--epochs", 3, "--ratio")
+    passed(cli(*ratio, 3))
+    with PoolReader(other) as pool:
+        some = len(pool)
+    stderr = passed(cli(*ratio, 1)).stderr
+    assert stderr == f"extends {other} from {some} to {batches} batches: {some} reused\n"

@@ -32,7 +32,8 @@ BATCHES = 18
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often views were checked, digested, drawn and held against their images.
 
-    groups: row groups of views held against their images, all batches of one at once. bounds: batches.
+    groups: row groups of views held against their images, all batches of one at once. bounds: batches,
+    before they are written or rendered.
     """
     seen: Counter[str] = Counter()
 
@@ -49,8 +50,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count(digests, "_view_parts", "digests")
     count(views, "check_views", "groups")
     count(views, "draw_views", "drawn")
-    count(plan, "check_bounds", "bounds")
-    count(apply, "check_bounds", "bounds")
+    count(plan, "require_readable_views", "bounds")
+    count(apply, "require_readable_views", "bounds")
     return seen
 
 
@@ -99,7 +100,7 @@ def test_views_proven_elsewhere_are_checked(pool_path: Path, tmp_path: Path, cou
         smaller = replace(reader.images, heights=np.ones_like(reader.images.heights))
         batch = reader.read_encoded(reader.keys[0])
         strict = PoolWriter(tmp_path / "smaller", header=reader.header, images=smaller)
-        with pytest.raises(InvalidBatchError, match="crop reaches outside image"):
+        with pytest.raises(InvalidBatchError, match="crop outside its image"):
             strict.append_encoded(batch)
         PoolWriter(tmp_path / "alike", header=reader.header, images=reader.images).append_encoded(batch)
     assert counts["bounds"] == 1

@@ -14,12 +14,20 @@ import torch
 from PIL import Image
 
 from lpld_core.images import RealFolder, evenly
-from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, contact_sheet, to_pixels
+from lpld_core.recover import folder as folder_module
+from lpld_core.recover.folder import (
+    CONTACT_SHEET_FILE,
+    RECORD_FILE,
+    RecoveredFolder,
+    contact_sheet,
+    to_pixels,
+)
 from lpld_core.recover.run import RunSummary, recover_images
 from lpld_core.recover.settings import RecoverSettings
 from lpld_core.settings import Part
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
+from lpld_core.unfinished import workplace
 from lpld_labels.errors import ComputationError, InvalidArgumentError, PoolConflictError
 from lpld_labels.render.images import scan_image_folder
 from tests.lpld_core.networks import MEAN, STD, collect_statistics, noisy_folder, tiny_teacher
@@ -96,7 +104,7 @@ def test_images_are_saved_as_an_image_folder(
         assert min(sheet.size) > 100, "small images are enlarged"
 
 
-def test_a_killed_run_resumes_at_the_next_group(recover: Recover, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_at_the_next_group(recover: Recover, tmp_path: Path, reused: list[str]) -> None:
     recover(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         recover(tmp_path / "cut", progress=stop_at(8))
@@ -105,6 +113,9 @@ def test_a_killed_run_resumes_at_the_next_group(recover: Recover, tmp_path: Path
     (tmp_path / "cut" / "bee" / "bee_00002.jpg").unlink()
     summary = recover(tmp_path / "cut")
     assert (summary.made_groups, summary.kept_groups, summary.complete) == (3, 1, True)
+    (said,) = reused
+    assert said.startswith(f"{tmp_path / 'cut'}: resumes, ")
+    assert said.endswith(" of 4 groups of images reused")
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
@@ -156,6 +167,38 @@ def test_folder_of_another_run_is_refused(recover: Recover, tmp_path: Path) -> N
     (tmp_path / "foreign" / "holiday").mkdir(parents=True)
     with pytest.raises(PoolConflictError, match="something is already here"):
         recover(tmp_path / "foreign")
+
+
+def test_of_two_runs_that_begin_in_one_folder_the_second_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other run writes its record between this one's first look and its own record."""
+    first, second = (RecoveredFolder(tmp_path / "out", NAMES, SETTINGS) for _ in range(2))
+
+    def late(directory: Path, *, wait: bool = False) -> Any:
+        monkeypatch.undo()
+        first.prepare({"seed": 1})
+        return workplace(directory, wait=wait)
+
+    monkeypatch.setattr(folder_module, "workplace", late)
+    with pytest.raises(PoolConflictError, match="'seed' differs"):
+        second.prepare({"seed": 2})
+    assert json.loads((tmp_path / "out" / RECORD_FILE).read_text()) == {"seed": 1}
+
+
+def test_a_run_at_work_is_not_replaced_and_a_replaced_one_stops(tmp_path: Path) -> None:
+    group = SETTINGS.groups(len(NAMES))[0]
+    pixels = torch.zeros((len(group.members), 8, 8, 3), dtype=torch.uint8)
+    first, second = (RecoveredFolder(tmp_path / "out", NAMES, SETTINGS) for _ in range(2))
+    first.prepare({"seed": 1})
+    with workplace(first.workplace(group)):
+        with pytest.raises(PoolConflictError, match="another process is at work here"):
+            second.prepare({"seed": 2}, overwrite=True)
+        first.save(group, pixels)
+    second.prepare({"seed": 2}, overwrite=True)
+    assert not second.has(group)
+    with workplace(first.workplace(group)), pytest.raises(PoolConflictError, match="'seed' differs"):
+        first.save(group, pixels)
 
 
 def test_nan_keeps_finished_groups(recover: Recover, statistics: ClassStatistics, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_settings_out_of_range_are_refused() -> None:
 
 @pytest.mark.parametrize("update", ["exact", "ema"])
 def test_stopped_anywhere_it_goes_on_to_the_same_statistics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: Update
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: Update, reused: list[str]
 ) -> None:
     monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
     folder = RealFolder.open(noisy_folder(tmp_path / "real", classes=4, images=5))
@@ -127,6 +127,8 @@ def test_stopped_anywhere_it_goes_on_to_the_same_statistics(
             squeeze_folder(teacher, folder, settings, place=kept, progress=stop)
         again = squeeze_folder(teacher, folder, settings, place=kept, progress=stop)
         # What was kept is told first.
+        assert reused == [f"{kept}: resumes, {calls[moment]} of 60 views reused"]
+        reused.clear()
         assert len(set(calls)) == 12
         assert again.digest() == whole.digest()
         assert torch.equal(again.counts, whole.counts)

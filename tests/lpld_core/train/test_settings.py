@@ -147,7 +147,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     wrong: list[tuple[str, Any]] = [
         ("loss", "hinge"), ("sampling", "all"), ("temperature", 0.0), ("temperature", math.nan),
         ("learning_rate", -1.0), ("ema", 1.0), ("label_smoothing", 1.0), ("student_temperature", "mine"),
-        ("student_temperature", 0.0),
+        ("student_temperature", 0.0), ("epochs", 2**31),
     ]  # fmt: skip
     for field, value in wrong:
         with pytest.raises(InvalidArgumentError, match=field.replace("_", " ")):

@@ -219,7 +219,11 @@ def test_narrow_networks_are_not_trained_channels_last() -> None:
 
 @pytest.mark.parametrize("temperature", ["teacher", "calibrated"])
 def test_stopped_within_an_epoch_a_student_resumes_there(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: StudentTemperature
+    train: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    temperature: StudentTemperature,
+    reused: list[str],
 ) -> None:
     settings = replace(
         SETTINGS, epochs=2, temperature=0.02, rate_steps="step", student_temperature=temperature
@@ -232,6 +236,9 @@ def test_stopped_within_an_epoch_a_student_resumes_there(
             train(name, settings, progress=stopping(seen, moment))
         again = train(name, settings, progress=stopping(seen, 0))
         # Only the last step of an epoch is not saved until the epoch is done.
+        epochs, steps = divmod(moment - (moment % 6 == 0), 6)
+        assert reused == [f"{again.weights}: resumes after {epochs} epochs and {steps} steps"]
+        reused.clear()
         assert len(seen) == (13 if moment % 6 == 0 else 12)
         assert again.steps == whole.steps
         assert_same_tensors(again.weights, whole.weights)

@@ -261,3 +261,12 @@ def test_labels_far_outside_the_sample_and_damaged_payloads_are_refused() -> Non
     codec.basis = np.full_like(codec.basis, 3e38)
     with pytest.raises(PoolCorruptError, match="not finite"):
         codec.decode(payload, rows=4, classes=60)
+
+
+@pytest.mark.parametrize("largest", [65_505, 1e20, 3e38])
+def test_labels_beyond_half_precision_are_refused(largest: float) -> None:
+    labels = make_logits(64, 20, dtype=np.float32)
+    labels[5, 3] = largest
+    with pytest.raises(InvalidArgumentError, match="labels are too large for codec 'klt'"):
+        KltFitter(fit=[labels], tune=[labels], rows=64, batch_size=64)
+    assert KltFitter(fit=[labels.clip(max=65_504)], tune=[labels[:3]], rows=64, batch_size=64)

@@ -285,6 +285,31 @@ def test_a_second_iteration_ends_the_first(pools: Pools, folder: Path) -> None:
     assert row_keys([next(second)]) == scheduled(pools["none"], 1)[10:20]
 
 
+@pytest.mark.parametrize("read", [0, 1, 4])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_pickled_loader_goes_on_where_it_was(tmp_path: Path, read: int, num_workers: int) -> None:
+    """Before an epoch, within it, and after it (an epoch has 4 steps)."""
+    folder = write_images(tmp_path / "images", 16)
+    loader = pool_loader(
+        build(tmp_path / "pool", folder, batch_size=8), folder, batch_size=4, num_workers=num_workers
+    )
+    batches = iter(loader)
+    for _ in range(read):
+        next(batches)
+    if read == 4:
+        assert next(batches, None) is None
+    copy = pickle.loads(pickle.dumps(loader))
+    expected = list(loader if read in (0, 4) else batches)
+    found = list(copy)
+    assert len(found) == len(expected) == (4 if read in (0, 4) else 3)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.images, theirs.images, rtol=0, atol=0)
+        torch.testing.assert_close(ours.labels, theirs.labels, rtol=0, atol=0)
+    labels = label_loader(tmp_path / "pool")
+    next(iter(labels))
+    assert len(list(pickle.loads(pickle.dumps(labels)))) == 1
+
+
 # Labels
 
 
@@ -427,6 +452,8 @@ def test_other_images_than_the_labelled_are_named(tmp_path: Path, num_workers: i
         ({"batch_size": 0}, "batch size is out of range"),
         ({"temperature": 0.0}, "temperature is out of range"),
         ({"num_workers": -1}, "number of workers"),
+        ({"batches_per_epoch": 0}, "number of batches in an epoch is out of range"),
+        ({"batches_per_epoch": 10**12}, "number of batches in an epoch is out of range"),
         ({"sampling": "luck"}, "unknown sampling"),
         ({"rank": 0}, "give rank and world_size together"),
         ({"rank": 2, "world_size": 2}, "rank is out of range"),
@@ -436,3 +463,17 @@ def test_other_images_than_the_labelled_are_named(tmp_path: Path, num_workers: i
 def test_bad_arguments_are_refused(pools: Pools, folder: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         list(open_loader(pools["none"], folder, **options))
+
+
+@pytest.mark.parametrize("field", ["epoch", "done", "steps"])
+@pytest.mark.parametrize("value", [-1, 10**30, 1.5, True, None, "3"])
+def test_positions_that_cannot_be_are_refused(tmp_path: Path, field: str, value: Any) -> None:
+    folder = write_images(tmp_path / "images", 8)
+    loader = pool_loader(build(tmp_path / "pool", folder, batch_size=8), folder)
+    with pytest.raises(InvalidArgumentError, match=f"field '{field}' of the state is wrong"):
+        loader.load_state_dict({**loader.state_dict(), field: value})
+    with pytest.raises(InvalidArgumentError, match="steps count from 0"):
+        loader.skip_to(0, -1)
+    loader.set_epoch(10**30)
+    with pytest.raises(InvalidArgumentError, match="epoch is out of range"):
+        next(iter(loader))

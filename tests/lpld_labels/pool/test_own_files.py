@@ -19,6 +19,7 @@ from lpld_labels.io.locks import locked
 from lpld_labels.io.storage import write_atomically
 from lpld_labels.pool.own_files import own_paths, require_own_files
 from lpld_labels.pool.unfinished import unfinished
+from lpld_labels.transforms.copy import copy_pool
 from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import PruneSettings
 from tests.factories import grow_pool, interrupt_at, make_batches, tree, write_pool
@@ -128,6 +129,19 @@ def test_our_own_files_are_replaced_when_asked(cli: Cli, pool: Path, tmp_path: P
     assert cli("prune", pool, out, "--ratio", 2, "--overwrite").exit_code == 0
     with PoolReader(out) as found:
         assert len(found) == 4
+
+
+def test_a_read_only_pool_is_not_replaced(pool: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_pool(out, make_batches(1, 4)).close()
+    out.chmod(0o555)
+    before = tree(out)
+    with PoolReader(pool) as reader, pytest.raises(PoolConflictError, match=r"read-only.*chmod -R u\+w"):
+        prune_pool(reader, out, PruneSettings(ratio=2), overwrite=True)
+    with pytest.raises(PoolConflictError, match="read-only"):
+        copy_pool([pool], out, overwrite=True)
+    assert tree(out) == before
+    out.chmod(0o755)
 
 
 def test_paths_at_an_address() -> None:

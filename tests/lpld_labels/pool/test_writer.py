@@ -17,9 +17,11 @@ import pytest
 
 from lpld_labels import LabelBatch, PoolReader, PoolWriter
 from lpld_labels.codecs import codec_named
+from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import (
     InvalidArgumentError,
     InvalidBatchError,
+    ManifestError,
     NotAPoolError,
     PoolConflictError,
     PoolWriteError,
@@ -129,8 +131,8 @@ LOUD = make_batch(0, 0, dtype=np.float32)
     [
         (make_batch(0, 0, classes=11), "number of classes"),
         (make_batch(0, 0, rows=9), "too large"),
-        (make_batch(0, 0, images=make_images(1000)), "indices below 50"),
-        (make_batch(0, 0, images=make_images(size=64)), "outside image"),
+        (make_batch(0, 0, images=make_images(1000)), "image outside the image table of 50"),
+        (make_batch(0, 0, images=make_images(size=64)), "crop outside its image"),
         (replace(LOUD, labels=LOUD.labels * np.float32(1e5)), "use codec 'f32'"),
     ],
 )
@@ -196,6 +198,26 @@ def test_a_manifest_that_cannot_be_read_is_not_published(tmp_path: Path, value: 
         assert all(batch.key in writer for batch in batches), "finished work is kept"
         assert writer.commit().counts.batches == 6
     assert [one.name for one in tmp_path.iterdir()] == ["pool"]
+
+
+def test_what_readers_would_refuse_is_not_published(tmp_path: Path) -> None:
+    """A mix strength of -0.0 becomes 0.0; negative probabilities and another kind's codec are refused."""
+    batch = make_batch(0, 0)
+    assert batch.mix is not None
+    with PoolWriter(tmp_path / "zero", header=HEADER, images=IMAGES) as writer:
+        writer.append(replace(batch, mix=replace(batch.mix, strength=-0.0)))
+        writer.commit()
+    assert check_pool(tmp_path / "zero").problems == ()
+    header = make_header(label_kind="probabilities")
+    negative = PoolWriter(tmp_path / "negative", header=header, images=IMAGES)
+    with negative, pytest.raises(InvalidBatchError, match="'labels'"):
+        negative.append(batch)
+    codec = TopKCodec(k=2)
+    with PoolWriter(tmp_path / "kinds", header=header, images=IMAGES, codec=codec) as writer:
+        writer.append(replace(batch, labels=np.abs(batch.labels)))
+        with pytest.raises(ManifestError, match="label_kind"):
+            writer.commit()
+    assert not (tmp_path / "kinds").exists()
 
 
 # Limits of the machine

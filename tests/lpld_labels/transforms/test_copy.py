@@ -77,8 +77,8 @@ def test_merged_pools_are_as_if_written_at_once(tmp_path: Path, parts: list[Pool
 
 @pytest.mark.parametrize("field", ["seed", "images_digest", "codec.name", "teachers"])
 def test_pools_that_differ_are_not_merged(tmp_path: Path, parts: list[PoolReader], field: str) -> None:
-    other_fields: dict[str, Any] = {"seed": {"seed": 1}, "teachers": {"teachers": ()}}.get(field, {})
-    header = make_header(**other_fields)
+    others: dict[str, dict[str, Any]] = {"seed": {"seed": 1}, "teachers": {"teachers": ()}}
+    header = make_header(**others.get(field, {}))
     images = make_images(49) if field == "images_digest" else None
     codec = "int8" if field == "codec.name" else "f16"
     other = write_pool(tmp_path / "other", [], header=header, images=images, codec=codec)

@@ -149,7 +149,9 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolReader]:
 
 
 @pytest.mark.parametrize("make", [encode, convert, plan, merge])
-def test_the_same_command_resumes_to_the_same_bytes(tmp_path: Path, labels: PoolReader, make: Make) -> None:
+def test_the_same_command_resumes_to_the_same_bytes(
+    tmp_path: Path, labels: PoolReader, make: Make, reused: list[str]
+) -> None:
     make(labels, tmp_path / "whole")
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
@@ -158,6 +160,7 @@ def test_the_same_command_resumes_to_the_same_bytes(tmp_path: Path, labels: Pool
     done: list[int] = []
     make(labels, out, progress=lambda count, total: done.append(count))
     assert min(done) >= 2, "finished shards are not written again"
+    assert reused == [f"{out}: resumes, 10 of 12 batches reused"]
     assert tree(out) == tree(tmp_path / "whole")
     assert not partial_directory(out).exists()
 

@@ -19,7 +19,7 @@ from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import plan_prune, prune_pool
+from lpld_labels.transforms.prune import plan_prune, prune_pool, write_pruned
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests.factories import assert_same_views, make_batch, make_header, write_pool
 
@@ -135,9 +135,44 @@ def test_budget_is_met_and_used(tmp_path: Path, codec: str, budget: int) -> None
     child = pruned(parent, tmp_path / "child", budget=budget)
     on_disk = sum(f.stat().st_size for f in (tmp_path / "child").rglob("*") if f.is_file())
     assert on_disk == pool_bytes(child.manifest) <= budget
-    # The rest is worth no more than the bounds on containers, index and manifest, and one batch.
     assert budget - on_disk < 9000 or len(child) == 120
+    assert len(child) == 120 or budget < 10**9
     assert list(child.keys) == lowest_ranked(0, list(parent.keys), len(child))
+
+
+def test_random_budgets_are_met_and_leave_less_than_a_batch(tmp_path: Path) -> None:
+    outcomes = Counter(random_budget(tmp_path / str(seed), seed) for seed in range(20))
+    assert outcomes["met"] > 10
+    assert outcomes["too small"] > 0
+    assert outcomes["wrong"] == 0
+
+
+def random_budget(folder: Path, seed: int) -> str:
+    """Prune a random small pool to a random budget; return what came of it."""
+    rng = np.random.default_rng(seed)
+    rows, classes = int(rng.integers(1, 40)), int(rng.integers(2, 200))
+    batches = [make_batch(*divmod(n, 7), rows=rows, classes=classes) for n in range(int(rng.integers(2, 60)))]
+    codec = str(rng.choice(["f16", "f16:plain", "int8", "topk:2"]))
+    chosen: Any = {
+        "prefer": str(rng.choice(["easy", "uniform"])),
+        "level": str(rng.choice(["batch", "epoch"])),
+    }
+    with write_pool(folder / "pool", batches, codec=codec) as parent:
+        budget = int(pool_bytes(parent.manifest) * rng.uniform(0.2, 1))
+        options = PruneSettings(budget=budget, by="cut_ratio", **chosen)
+        try:
+            plan = plan_prune(parent, options)
+        except InvalidArgumentError as error:
+            if "budget is too small for even one batch" not in str(error):
+                raise
+            least = int(error.expected.split()[-2])
+            return "too small" if plan_prune(parent, replace(options, budget=least)).count else "wrong"
+        assert pool_bytes(write_pruned(plan, folder / "out")) <= budget
+        if plan.count == len(parent):
+            return "everything"
+        more = replace(plan.resized(plan.count + 1), settings=replace(options, budget=10**9))
+        assert pool_bytes(write_pruned(more, folder / "more")) > budget
+    return "met"
 
 
 @pytest.mark.parametrize("codec", ["f16", "int8"])
