@@ -146,7 +146,7 @@ def _record(
     record = {
         **asdict(settings),
         "teacher": asdict(teacher.description),
-        PROBE: Ensemble([teacher]).probe(),
+        PROBE: Ensemble([teacher]).probe(teacher.input_size),
         "statistics_digest": None if statistics is None else statistics.digest(),
         "class_names": list(names),
         "created_by": f"lpld-labels {__version__}",

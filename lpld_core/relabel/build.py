@@ -133,6 +133,10 @@ class Build:
         )
 
     @cached_property
+    def probe(self) -> list[float]:
+        return self.ensemble.probe(self.ensemble.input_size)
+
+    @cached_property
     def wanted(self) -> list[BatchKey]:
         return wanted_batches(len(self.table), self.settings)
 
@@ -189,7 +193,7 @@ class Build:
         """Refuse to add labels of another image order, precision or code, which no header records."""
         ours = self.recorded_settings
         for known in (step.parameters for step in steps if step.operation == "build"):
-            difference = probe_difference(known[PROBE], self.ensemble.probe()) if PROBE in known else 0.0
+            difference = probe_difference(known[PROBE], self.probe) if PROBE in known else 0.0
             if difference > TOLERANCE:
                 raise PoolConflictError(
                     "the teacher has the weights of the pool's teacher, but gives other outputs",
@@ -212,9 +216,7 @@ class Build:
     def plan(self, base: Manifest | None, present: Collection[BatchKey], executor: Executor) -> PoolPlan:
         settings = self.recorded_settings
         parent = base.content_digest if base else None
-        step = lineage.step(
-            "build", parent, settings, batches=len(self.wanted), **{PROBE: self.ensemble.probe()}
-        )
+        step = lineage.step("build", parent, settings, batches=len(self.wanted), **{PROBE: self.probe})
         before = base.header.lineage if base else ()
         missing = [key for key in self.wanted if key not in present]
         workers = executor.workers * (self.settings.part.of if self.settings.part else 1)

@@ -166,7 +166,7 @@ def wrong_teachers(header: PoolHeader, ensemble: Ensemble) -> tuple[str, ...]:
             if expected is not None and not np.allclose(expected, given):
                 problems.append(f"{ours.name} is used with {field} {given}, the pool says {expected}")
     if not problems and any(True for _ in probes_of(header)):
-        now = ensemble.probe()
+        now = ensemble.probe((header.augmentation.output_height, header.augmentation.output_width))
         difference = max(probe_difference(probe, now) for probe in probes_of(header))
         if difference > TOLERANCE:
             problems.append(f"outputs on random images differ by {difference:.0%} from those of the build")

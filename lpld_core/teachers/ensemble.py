@@ -85,9 +85,9 @@ class Ensemble:
             return torch.stack(outputs).mean(dim=0).cpu()
         return normalised_mean(outputs).cpu()
 
-    def probe(self) -> list[float]:
-        """Return outputs for random images, of the first classes (lpld_labels/format/probe.py)."""
-        height, width = self.input_size
+    def probe(self, size: tuple[int, int]) -> list[float]:
+        """Return outputs for random images of this height and width (lpld_labels/format/probe.py)."""
+        height, width = size
         draws = keyed_generator(0, Stream.PROBE)
         noise = draws.integers(0, 128, (_PROBE_IMAGES, 3, height, width), np.uint8)
         coarse = noise[:, :, ::_PROBE_BLOCK, ::_PROBE_BLOCK].repeat(_PROBE_BLOCK, 2).repeat(_PROBE_BLOCK, 3)

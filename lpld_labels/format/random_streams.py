@@ -32,8 +32,8 @@ class Stream(IntEnum):
     STITCHED_CROPS = 4  # (image, 0, 0): the crops tried of a real image.
     ANALYSIS_SAMPLE = 5  # (class, 0, 0): which real images an analysis looks at.
     SQUEEZE_ORDER = 6  # (pass, 0, 0): the order in which real images are squeezed.
-    PROBE = 8  # (): the images of a teacher's probe.
     SQUEEZE_VIEWS = 7  # (pass, image, 0): crop and flip of a real image that is squeezed.
+    PROBE = 8  # (): the images of a teacher's probe.
     LOADER_ORDER = 0x5A4D504C  # (cycle or epoch): which batches or rows a loader yields, in which order.
     CROPS_OF_IMAGES = 0x464B4443  # (epoch): the order in which FKD's scripts get images, and their crops.
     TRAINING = 0x54524149  # (epoch, step, process): torch's own draws while a student or teacher trains.

@@ -32,10 +32,13 @@ def test_teachers_of_ones_own_label_and_are_verified(folder: Path, cli: Callable
     (shell,) = (block.code for block in blocks(text) if block.language == "bash")
     config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], num_labels=3)
     transformers.ResNetForImageClassification(config).save_pretrained("hub")
-    assert "microsoft/resnet-50" in module
-    Path("my_teachers.py").write_text(module.replace("microsoft/resnet-50", "hub"))
+    processor = transformers.ConvNextImageProcessor(size={"shortest_edge": 48})
+    processor.save_pretrained("hub")
+    Path("my_teachers.py").write_text(module)
     network = runpy.run_path("my_teachers.py")["small"]()
     torch.save({"epoch": 9, "state_dict": network.state_dict()}, "mine.pt")
+    assert "hf:microsoft/resnet-50" in shell
+    shell = shell.replace("microsoft/resnet-50", "hub")
     ours = [words[1:] for words in commands(shell) if words[0] == "lpld-labels"]
     assert [words[0] for words in ours] == ["build", "verify"] * 2
     for words in ours:
@@ -44,8 +47,7 @@ def test_teachers_of_ones_own_label_and_are_verified(folder: Path, cli: Callable
     with PoolReader("pool") as small, PoolReader("pool_hf") as large:
         assert small.header.teachers[0].mean == (0.5, 0.5, 0.5)
         assert small.header.augmentation.output_height == 32
-        assert large.header.augmentation.output_height == 224
-    without = [word for word in ours[1] if word not in {"--mean", "--std"} and "," not in word]
-    denied = cli(*without, "--threads", 1)
+        assert large.header.augmentation.output_height == 48
+    denied = cli(*ours[1], "--mean", "0.4,0.4,0.4", "--threads", 1)
     assert denied.exit_code == 1
     assert "is used with mean" in denied.output

@@ -26,7 +26,8 @@ SETTINGS = (*TEACHER, *NORMALISATION, "--size", SIDE, "--batch-size", BATCH, "--
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    return write_images(tmp_path / "images", size=75, per_class=5)
+    # Smaller than a view, as recovered images are: Pillow 13 resizes crops that shrink in another order.
+    return write_images(tmp_path / "images", size=60, per_class=5)
 
 
 def exported(cli: Cli, pool: Path, folder: Path, label_format: str) -> list[dict[str, Any]]:

@@ -92,16 +92,17 @@ def test_the_same_teacher_may_grow_and_is_verified(images: Path, pool: Path) -> 
     with PoolReader(pool) as reader:
         assert len(list(probes_of(reader.header))) == 2
         assert verify_with_teacher(reader, images, load_teacher(NAME)).agrees
+        assert verify_with_teacher(reader, images, load_teacher(NAME, input_size=(30, 20))).agrees
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_another_precision_is_accepted(dtype: torch.dtype) -> None:
     ensemble = load_ensemble([TeacherChoice(name="small-resnet10:width=16", weights="random")], classes=10)
-    expected = ensemble.probe()
+    expected = ensemble.probe((32, 32))
     (teacher,) = ensemble.teachers
     model = teacher.model.to(dtype)
     model.register_forward_pre_hook(lambda _, inputs: inputs[0].to(dtype))
-    difference = probe_difference(expected, Ensemble([replace(teacher, model=model)]).probe())
+    difference = probe_difference(expected, Ensemble([replace(teacher, model=model)]).probe((32, 32)))
     assert 0 < difference < TOLERANCE
 
 

@@ -15,6 +15,7 @@ VALUES = {
     Stream.ANALYSIS_SAMPLE: 5,
     Stream.SQUEEZE_ORDER: 6,
     Stream.SQUEEZE_VIEWS: 7,
+    Stream.PROBE: 8,
     Stream.LOADER_ORDER: 0x5A4D504C,
     Stream.CROPS_OF_IMAGES: 0x464B4443,
     Stream.TRAINING: 0x54524149,
