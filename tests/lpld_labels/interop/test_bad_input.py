@@ -405,7 +405,10 @@ WRONG_LABELS_OF_IMAGES = {
     0: tensors(HALF_OR_SINGLE, 5, 4),
     1: st.integers(4, 5).map(lambda rows: torch.ones(rows, dtype=torch.bool)),
     2: tensors(HALF_OR_SINGLE, 5, 2)
-    | tensors((torch.int64, torch.float32), 5, 1).map(lambda t: t.reshape(-1)),
+    | tensors((torch.int64, torch.float32), 5, 1).map(lambda t: t.reshape(-1))
+    | st.lists(
+        st.tuples(st.integers(0, CLASSES), st.sampled_from(FLOATS[:3] * 2 + FLOATS)), min_size=5, max_size=5
+    ).map(torch.tensor),
 }
 SOURCES = {"batches": (write_epochs, WRONG_ITEMS), "images": (write_fkd, WRONG_LABELS_OF_IMAGES)}
 
@@ -449,7 +452,7 @@ def test_every_imported_pool_verifies(kind: str, tmp_path: Path) -> None:
         shutil.rmtree(pool)
 
     check()
-    assert len(published) > 5
+    assert published
 
 
 @pytest.mark.parametrize("fewer_crops", [True, False])
