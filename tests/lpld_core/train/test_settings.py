@@ -174,6 +174,7 @@ def test_averaged_weights_follow_the_network() -> None:
         ("label_smoothing", 1.0),
         ("student_temperature", "mine"),
         ("student_temperature", 0.0),
+        ("epochs", 2**31),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(field: str, value: Any) -> None:
