@@ -33,9 +33,9 @@ def command(pool: str, out: str, label_format: str, overwrite: bool, as_json: bo
 
     Any codec can be exported: labels are decoded. Importing the folder gives the same views and labels, and
     for an unpruned f16, f32 or topk pool the same content digest; sre2l and gvbsm folders cannot hold the
-    header and may need import --output-size, --resize, --mean and --std. Batches are numbered consecutively:
-    a pruned pool comes back as another pool. A format without image ids (sre2l) takes only pools with images
-    in the order in which such a trainer draws them; lpld and lpqld take any.
+    header and may need import --output-size, --resize, --mean and --std. These formats number batches
+    consecutively: a pruned pool comes back with new batch numbers, as another pool. sre2l, without image
+    ids, takes only pools with images in the order in which such a trainer draws them; lpld and lpqld any.
 
     Trainers have view size, normalisation, resize code and image order built in. For each way to call the
     trainer, a list says whether it replays the labelled views exactly, and if not, why.

@@ -380,7 +380,7 @@ def test_a_folder_is_imported_as_the_pool_that_was_exported(tmp_path: Path, labe
         assert pool.header.augmentation.resize == "pil_bicubic"
         assert pool.header.augmentation.output_width == 20
         assert pool.header.teachers == (Teacher(name="a", mean=(0.5,) * 3, std=(0.5,) * 3),)
-    for text, problem in (("{", "not valid JSON"), ('{"classes": 6}', "augmentation"), ("[]", "an object")):
+    for text, problem in (("{", "not valid JSON"), ('{"classes": 6}', "batch_size"), ("[]", "an object")):
         (tmp_path / "out" / HEADER_FILE).write_text(text)
         with pytest.raises(ManifestError, match=problem):
             import_labels(tmp_path / "out", tmp_path / "bad", images=images)
