@@ -238,8 +238,8 @@ def test_growing_says_what_is_reused(images: Path, tmp_path: Path, cli: Cli) -> 
         batches = len(pool)
     assert cli("-q", *words, 4).stderr == ""
     other = tmp_path / "pruned"
-    words = ("build", images, other, *TEACHER, "--batch-size", 5, "--epochs", 3, "--ratio")
-    cli(*words, 3)
+    ratio = ("build", images, other, *TEACHER, "--batch-size", 5, "--epochs", 3, "--ratio")
+    cli(*ratio, 3)
     with PoolReader(other) as pool:
         some = len(pool)
-    assert cli(*words, 1).stderr == f"extends {other} from {some} to {batches} batches: {some} reused\n"
+    assert cli(*ratio, 1).stderr == f"extends {other} from {some} to {batches} batches: {some} reused\n"

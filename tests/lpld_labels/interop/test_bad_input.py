@@ -392,7 +392,7 @@ def tensors(kinds: Any, rows: int, columns: int) -> st.SearchStrategy[torch.Tens
 
 HALF_OR_SINGLE = (torch.float16, torch.float16, torch.float32)
 INTEGERS = st.integers(-1, 9) | st.sampled_from([2**15, 2**31, 2**63, 10**400])
-WRONG_ITEMS = {
+WRONG_ITEMS: dict[int, st.SearchStrategy[Any]] = {
     0: tensors(HALF_OR_SINGLE, 8, 4),
     1: st.integers(0, 9).map(lambda rows: torch.ones(rows, dtype=torch.bool)) | tensors(HALF_OR_SINGLE, 8, 7),
     2: st.lists(st.integers(0, 9), min_size=7, max_size=8).map(torch.tensor) | st.none(),
@@ -401,7 +401,7 @@ WRONG_ITEMS = {
     5: tensors(HALF_OR_SINGLE, 8, CLASSES),
     6: st.lists(st.integers(-1, 30), min_size=7, max_size=8).map(torch.tensor),
 }
-WRONG_LABELS_OF_IMAGES = {
+WRONG_LABELS_OF_IMAGES: dict[int, st.SearchStrategy[Any]] = {
     0: tensors(HALF_OR_SINGLE, 5, 4),
     1: st.integers(4, 5).map(lambda rows: torch.ones(rows, dtype=torch.bool)),
     2: tensors(HALF_OR_SINGLE, 5, 2)
@@ -410,14 +410,17 @@ WRONG_LABELS_OF_IMAGES = {
         st.tuples(st.integers(0, CLASSES), st.sampled_from(FLOATS[:3] * 2 + FLOATS)), min_size=5, max_size=5
     ).map(torch.tensor),
 }
-SOURCES = {"batches": (write_epochs, WRONG_ITEMS), "images": (write_fkd, WRONG_LABELS_OF_IMAGES)}
+SOURCES = {
+    "batches": WRONG_ITEMS,
+    "images": WRONG_LABELS_OF_IMAGES,
+}
 
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_every_imported_pool_verifies(kind: str, tmp_path: Path) -> None:
     """Draw items of any value and shape: an import refuses them, or its pool is whole."""
     images, source = write_images(tmp_path / "images"), tmp_path / "labels"
-    items = SOURCES[kind][1]
+    items = SOURCES[kind]
     if kind == "batches":
         write_epochs(source, epochs=1, ids_in_batch=True)
     else:

@@ -363,8 +363,8 @@ def test_a_folder_is_imported_as_the_pool_that_was_exported(tmp_path: Path, labe
         given = ImportOptions()
         if label_format == "gvbsm":
             assert not (tmp_path / "out" / HEADER_FILE).exists()
-            normalisation = {"mean": teachers[0].mean, "std": teachers[0].std}
-            given = ImportOptions(output_size=18, resize="torch", ensemble="average", **normalisation)
+            mean, std = teachers[0].mean, teachers[0].std
+            given = ImportOptions(output_size=18, resize="torch", ensemble="average", mean=mean, std=std)
         report = import_labels(tmp_path / "out", tmp_path / "again", images=images, options=given)
         assert report.content_digest == pool.manifest.content_digest
     if label_format == "gvbsm":
