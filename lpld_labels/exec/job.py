@@ -16,8 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError, WorkerDiedError
 
-reuse = logging.getLogger("lpld_labels.reuse")
-"""What a resumed or growing job reuses. The CLI shows it."""
+reuse = logging.getLogger("lpld_labels.reuse")  # What resumed and growing jobs reuse. The CLI shows it.
 
 Task = TypeVar("Task")
 Task_contra = TypeVar("Task_contra", contravariant=True)

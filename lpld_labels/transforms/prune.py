@@ -69,6 +69,7 @@ class PrunePlan:
     candidates: Places
     scores: Scores | None
     kept: Places
+    size: int = 0  # Bytes of the pool, if it was weighed.
 
     @property
     def count(self) -> int:
@@ -84,7 +85,7 @@ class PrunePlan:
 
     @property
     def most_bytes(self) -> int:
-        return part_bytes(self.pool, self.kept)
+        return self.size or part_bytes(self.pool, self.kept)
 
     def resized(self, count: int) -> PrunePlan:
         """Return the plan that keeps `count` batches; random order breaks ties of scores."""
@@ -114,7 +115,7 @@ class PrunePlan:
         chosen = sizes[order]
         offsets = np.repeat(starts[order] - (np.cumsum(chosen) - chosen), chosen)
         members = offsets + np.arange(len(offsets))
-        return replace(self, kept=np.sort(candidates[members[:count]]))
+        return replace(self, kept=np.sort(candidates[members[:count]]), size=0)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -157,7 +158,7 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
         fitting, size = most_within(budget, len(candidates), weight, start=fitting)
     if fitting == 0:
         raise too_small(budget, size)
-    return plan.resized(fitting)
+    return replace(plan.resized(fitting), size=size)
 
 
 def too_small(budget: int, least: int) -> InvalidArgumentError:

@@ -69,7 +69,10 @@ WRONG_LABELS_OF_IMAGES: dict[int, st.SearchStrategy[Any]] = {
         st.tuples(st.integers(0, CLASSES), st.sampled_from(FLOATS[:3] * 2 + FLOATS)), min_size=5, max_size=5
     ).map(torch.tensor),
 }
-SOURCES = {"batches": WRONG_ITEMS, "images": WRONG_LABELS_OF_IMAGES}
+SOURCES = {
+    "batches": WRONG_ITEMS,
+    "images": WRONG_LABELS_OF_IMAGES,
+}
 
 
 @pytest.mark.parametrize("kind", SOURCES)

@@ -167,7 +167,7 @@ def random_budget(folder: Path, seed: int) -> str:
                 raise
             least = int(error.expected.split()[-2])
             return "too small" if plan_prune(parent, replace(options, budget=least)).count else "wrong"
-        assert pool_bytes(write_pruned(plan, folder / "out")) <= budget
+        assert pool_bytes(write_pruned(plan, folder / "out")) == plan.most_bytes <= budget
         if plan.count == len(parent):
             return "everything"
         more = replace(plan.resized(plan.count + 1), settings=replace(options, budget=10**9))
