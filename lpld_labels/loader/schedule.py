@@ -104,7 +104,9 @@ class Schedule:
             )
         if self.batches_per_epoch < 1:
             raise InvalidArgumentError(
-                "an epoch needs a batch", expected="batches_per_epoch >= 1", got=self.batches_per_epoch
+                "batches_per_epoch is too small",
+                expected="batches_per_epoch >= 1",
+                got=self.batches_per_epoch,
             )
         if len(self.epochs) == 0:
             raise InvalidArgumentError("the pool holds no batches to sample from")
@@ -154,7 +156,7 @@ class Schedule:
         return usable[np.flatnonzero(stored == survivors[chosen])]
 
     def _shuffled(self, epoch: int, count: int) -> Integers:
-        """Return L numbers of the concatenated shuffles; shuffle k is keyed by (seed, k)."""
+        """Return an epoch's L entries of the concatenated shuffles; the key of shuffle k is (seed, k)."""
         start, stop = epoch * self.batches_per_epoch, (epoch + 1) * self.batches_per_epoch
         first, last = start // count, (stop - 1) // count
         shuffles = [
