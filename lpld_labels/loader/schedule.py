@@ -104,9 +104,7 @@ class Schedule:
             )
         if self.batches_per_epoch < 1:
             raise InvalidArgumentError(
-                "batches_per_epoch is too small",
-                expected="batches_per_epoch >= 1",
-                got=self.batches_per_epoch,
+                "an epoch must not be empty", expected="batches_per_epoch >= 1", got=self.batches_per_epoch
             )
         if len(self.epochs) == 0:
             raise InvalidArgumentError("the pool holds no batches to sample from")

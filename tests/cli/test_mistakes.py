@@ -36,7 +36,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("inspect pool --jsn", 2, "Did you mean '--json'"),
     ("inspect pool --card --recipe", 2, "not both"),
     ("inspect pool --license mit", 2, "go with --card"),
-    ("inspect pool --card --license 'a: b'", 1, "not a name of a licence"),
+    ("inspect pool --card --license 'a: b'", 1, "invalid licence name"),
     ("inspect edited --card", 1, "this card was edited"),
     ("inspect pool --card full/thesis.txt", 1, "another program wrote it"),
     ("inspect s4://bucket/pool", 1, "s4://bucket/pool"),
