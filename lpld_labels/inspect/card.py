@@ -35,10 +35,10 @@ def card_text(
     classes: Sequence[str] | None = None,
     recipe: Sequence[str] = (),
 ) -> str:
-    """Return the card of a pool. licence: a name of Hugging Face. recipe: commands to reproduce the pool."""
+    """Return the card of a pool. licence: its name on Hugging Face. recipe: commands that make the pool."""
     if not is_text(name):
         raise InvalidArgumentError(
-            "invalid pool name", expected="Unicode text", got=repr(name), hint="give another (--name)"
+            "invalid pool name", expected="valid UTF-8", got=repr(name), hint="give another (--name)"
         )
     if licence is not None and not _LICENCE.fullmatch(licence):
         raise InvalidArgumentError(

@@ -88,7 +88,7 @@ class IdLists:
             raise self._error(f"cannot read image ids: {error.strerror}") from None
         count = data.count(b"]")
         if count > MAX_LISTS:
-            raise LabelSourceError("too many lists of image ids", where=path, expected=MAX_LISTS)
+            raise LabelSourceError("too many lists of image ids", where=path, expected=f"at most {MAX_LISTS}")
         try:
             lists = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         except (msgspec.DecodeError, RecursionError) as error:

@@ -175,7 +175,7 @@ def plan_images(request: Request, *, skip_bad: bool) -> ImageFiles:
     """Plan the pool and match label files with images."""
     folder, options, notes = request.folder, request.options, request.notes
     if not folder.by_image:
-        raise LabelSourceError("no label files of images", where=folder.root, expected=request.layout.summary)
+        raise LabelSourceError("no FKD label files", where=folder.root, expected=request.layout.summary)
     files = _files_of_images(request)
     sample = first_readable([path for _, path in files], read_image_file)
     crops, kept = sample.classes.shape

@@ -23,7 +23,7 @@ class ImportOptions:
     torch_era: Annotated[
         Literal["auto", "new", "old"],
         Setting(
-            "SRe2L: PyTorch that drew the image ids: new (>= 1.11) or old; auto infers it from the labels."
+            "SRe2L: PyTorch version of the image sampler: new (>= 1.11) or old; auto infers it from labels."
         ),
     ] = "auto"
     sampler_seed: Annotated[int, Setting("SRe2L: Seed of the image sampler.")] = DEFAULT_SAMPLER_SEED
@@ -60,7 +60,7 @@ class ImportOptions:
         if not -(2**63) <= self.sampler_seed <= MAX_SEED:
             raise wrong_setting("sampler_seed", "a seed that PyTorch accepts", self.sampler_seed)
         if not all(is_text(name) for name in self.teachers):
-            raise wrong_setting("teachers", "valid Unicode names", self.teachers)
+            raise wrong_setting("teachers", "valid UTF-8 names", self.teachers)
         if self.mean is not None and self.std is not None:
             from lpld_labels.format.manifest import require_normalisation
 
