@@ -17,7 +17,7 @@ class Shown:
 
 
 class Result(Shown):
-    """Base of the dataclasses that verbs return. Fields with repr=False are not shown and not in the JSON."""
+    """Base of the dataclasses that verbs return. Fields with repr=False are neither shown nor in the JSON."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

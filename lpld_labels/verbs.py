@@ -52,12 +52,12 @@ class PoolToPool(FromPool):
 
 @dataclass(frozen=True, kw_only=True)
 class _PruneCall(Writes, PruneChoices, PoolToPool):
-    dry_run: Annotated[bool, Setting("Return the plan with bytes and class coverage; write nothing.")] = False
+    dry_run: Annotated[bool, Setting("Report the plan with bytes and class coverage; write nothing.")] = False
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Pruned(Result):
-    """Result of `prune`. A dry run has out=None, and an upper limit as the bytes kept."""
+    """Result of `prune`. In a dry run, `out` is None and the kept bytes are an upper limit."""
 
     pool: str
     parameters: dict[str, Any]

@@ -76,7 +76,7 @@ def cutouts_in_pixels(stored: Fractions, output_size: int, *, where: object) -> 
         )
     if (colours != np.round(colours)).any() or colours.min() < 0 or colours.max() > 255:
         raise LabelFileError(
-            "cut-out colours are wrong",
+            "cut-out colours are out of range",
             where=where,
             expected="whole numbers from 0 to 255",
             got=f"{colours.min()} to {colours.max()}",

@@ -182,7 +182,7 @@ class _Unpickler(pickle.Unpickler):
         match identifier:
             case ("storage", _StorageType(dtype=dtype), str(key), str(), int(count)):
                 if len(key) > _KEY_LENGTH:
-                    raise ValueError("the name of a tensor's storage is too long")
+                    raise ValueError("the key of a tensor's storage is too long")
                 if key not in self._arrays:
                     self._arrays[key] = self._storage(dtype, key, count)
                 return self._arrays[key]
