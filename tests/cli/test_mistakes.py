@@ -76,7 +76,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("encode int8 out --codec int4", 1, "--from-lossy"),
     # plan
     ("plan pool", 2, "Missing option '--budget'"),
-    ("plan pool --budget 1x-images", 2, "needs --images"),
+    ("plan pool --budget 1x-images", 2, "requires --images"),
     ("plan pool --budget 1x-images --images images", 1, "image is missing"),
     ("plan pool --budget 1MB --overwrite", 2, "--overwrite requires --apply"),
     ("plan pool --budget 1kB --codec int8 --apply out", 1, "too small for even one batch"),
