@@ -253,7 +253,7 @@ def _by_batch_lists(request: Request, sample: BatchFile) -> Places:
     batch_size = max(rows.values())
     check_image_count(request, max(sizes), batch_size, where=lists.path)
     notes.found.append(f"{len(numbers)} batches, image ids stored for each")
-    notes.assumed.append(f"{len(sizes)} epochs: a new one begins where an image repeats")
+    notes.assumed.append(f"{len(sizes)} epochs: one ends where an image would come again")
     largest = max(int(images.heights.max()), int(images.widths.max()))
     if largest > exact_sizes(sample.coords.dtype):
         notes.odd.append(
@@ -353,7 +353,7 @@ def _chosen_era(request: Request, batch_size: int) -> Era:
         era, why = options.torch_era, ", as given (--torch-era)"
     elif found:
         era = max(ERAS, key=lambda era: found[era].mean)
-        why = ", which fits the labels; `verify --teacher` can confirm it"
+        why = ", which fits the labels; `verify --teacher` can prove it"
         notes.found.append(agreement)
     else:
         why = "; the folder is too small to tell (--torch-era)"

@@ -181,7 +181,7 @@ def plan_images(request: Request, *, skip_bad: bool) -> ImageFiles:
     crops, kept = sample.classes.shape
     classes = options.classes or likely_classes(request, int(sample.classes.max()))
     side = output_size(request)
-    notes.assumed.append("bicubic resize, as in FKD's labelling program")
+    notes.assumed.append("bicubic resize, as FKD's labelling program has it")
     if sample.kind != "hard":
         notes.assumed.append(f"softmax at temperature {options.temperature:g} (--temperature)")
     header = PoolHeader(
