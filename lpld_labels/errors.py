@@ -3,9 +3,9 @@
     LabelPoolError                  base class of all
     +-- InvalidBatchError           an invalid label batch (shape, dtype, range, NaN)
     +-- InvalidArgumentError        an invalid option or argument
-    |   +-- UsageError              arguments that do not go together
+    |   +-- UsageError              arguments that conflict, or one is missing
     +-- MissingExtraError           an optional dependency is not installed
-    +-- PoolFormatError             not a pool, or not one that this version can read
+    +-- PoolFormatError             not a pool, or one that this version cannot read
     |   +-- NotAPoolError           the manifest is missing
     |   +-- ManifestError           the manifest is invalid
     +-- PoolCorruptError            a file of a pool is missing, truncated or changed
@@ -64,7 +64,7 @@ def _one_line(where: str, problem: str, expected: str, got: str, hint: str) -> s
 
 
 class LabelPoolError(Exception):
-    """Base of all deliberate errors: a problem, where it is, expected and actual values, and what to do."""
+    """Base of all deliberate errors: the problem, its place, expected and actual values, and what to do."""
 
     def __init__(
         self, problem: str, *, where: object = "", expected: object = "", got: object = "", hint: str = ""
@@ -97,7 +97,7 @@ class InvalidArgumentError(LabelPoolError):
 
 
 class UsageError(InvalidArgumentError):
-    """Arguments that do not go together, or one that is missing."""
+    """Arguments that conflict, or a missing argument."""
 
 
 class MissingExtraError(LabelPoolError):
@@ -105,7 +105,7 @@ class MissingExtraError(LabelPoolError):
 
 
 class PoolFormatError(LabelPoolError):
-    """Not a pool, or not one that this version can read."""
+    """Not a pool, or one that this version cannot read."""
 
 
 class NotAPoolError(PoolFormatError):

@@ -1,4 +1,4 @@
-"""Arguments that several verbs share: what they read, where they write, and which processes work."""
+"""Arguments that several verbs share: pools to read, outputs to write, and processes to use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def listed(given: Location | Iterable[Location]) -> list[Location]:
 
 @dataclass(frozen=True, kw_only=True)
 class Shows:
-    """A verb that takes a while."""
+    """Base of verbs that report progress."""
 
     progress: Annotated[
         ShowProgress, Setting("A function of (done, total), or True to draw bars.", option=False)
@@ -36,14 +36,14 @@ class Shows:
 
 @dataclass(frozen=True, kw_only=True)
 class Writes(Shows):
-    """A verb that writes."""
+    """Base of verbs that write an output."""
 
     overwrite: Annotated[bool, Setting("Replace an existing output that lpld-labels wrote.")] = False
 
 
 @dataclass(frozen=True)
 class FromPool:
-    """A verb that reads a pool."""
+    """Base of verbs that read a pool."""
 
     pool: Annotated[Location, Setting("A pool: a path or an address.", option=False)]
 
@@ -53,13 +53,13 @@ class ExecutorOptions:
     """Executor: processes of this machine, or a Ray cluster."""
 
     jobs: Annotated[
-        int | None, Setting("Processes.  [default: 1; with Ray, as many as the cluster can run]", ge=1)
+        int | None, Setting("Number of processes.  [default: 1; on Ray, all that the cluster can run]", ge=1)
     ] = None
     ray: Annotated[
         str | None,
         Setting(
             f"Run on a Ray cluster: HOST:PORT of its head, or '{RAY_HERE}' to start Ray here. All workers "
-            "need the same paths: a shared disk."
+            "need the same paths, on a shared disk."
         ),
     ] = None
 
@@ -74,14 +74,14 @@ class ExecutorOptions:
             )
 
     def threads_each(self, threads: int | None) -> int:
-        """Return the CPU threads of a worker: those given, else 1 on a cluster, else this machine's share."""
+        """Return the CPU threads per worker: as given, else 1 on a cluster, else CPUs / processes."""
         if self.ray is not None:
             return threads or 1
         return threads or max(1, (os.cpu_count() or 1) // (self.jobs or 1))
 
     @contextlib.contextmanager
     def opened(self, *, gpus: float = 0.0, threads: int | None = None) -> Iterator[Executor]:
-        """Open the executor. gpus, threads: of a worker."""
+        """Open the executor. gpus, threads: per worker."""
         if self.ray is None:
             from lpld_labels.exec.local import LocalExecutor
 

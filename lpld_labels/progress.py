@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SECONDS_WITHOUT_TOTAL = 1.0
 SECONDS_BETWEEN_DRAWINGS = 0.2
-"""In a notebook."""
+"""Shortest time between redraws in a notebook."""
 
 
 class Progress:
@@ -44,7 +44,7 @@ ShowProgress = Callable[[int, int], None] | bool | None
 
 
 def progress_of(show: ShowProgress) -> Progress:
-    """Return what reports to a function, draws bars (True) or shows nothing."""
+    """Return a `Progress` that calls a function, draws bars (True) or shows nothing."""
     if isinstance(show, Progress):
         return show
     if callable(show):
@@ -83,7 +83,7 @@ class DrawnProgress(Progress):
 
 
 def terminal_bars(console: Console) -> Bars:
-    """Return a display of bars, to be entered."""
+    """Return a display of bars; enter it as a context manager."""
     from rich import progress
     from rich.console import ConsoleRenderable
     from rich.text import Text
@@ -114,7 +114,7 @@ def terminal_bars(console: Console) -> Bars:
 
 @contextlib.contextmanager
 def bar_in(bars: Bars, what: str, draw: Callable[[], None] | None = None) -> Iterator[Progress]:
-    """Yield a bar of a display; it is removed if its length never becomes known. draw: the display."""
+    """Yield a bar of a display; remove it if its length stays unknown. draw: redraws the display."""
     bar = _Bar(bars, what, draw)
     yield bar
     if not bar.known:

@@ -1,4 +1,4 @@
-"""Objects that show themselves: results of the verbs, and pools."""
+"""Base classes of objects that notebooks show as tables: results of the verbs, and pools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 
 class Shown:
-    """Shown as a table in notebooks. `inspect/shown.py`, in a higher room, draws it."""
+    """Base of objects that notebooks show as a table. It is drawn by inspect/shown.py, a higher layer."""
 
     def _repr_html_(self) -> str:
         from lpld_labels.inspect.shown import as_html
@@ -17,7 +17,7 @@ class Shown:
 
 
 class Result(Shown):
-    """The result of a verb: a dataclass. Fields with repr=False are not among its facts."""
+    """Base of the dataclasses that verbs return. Fields with repr=False are neither shown nor in the JSON."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

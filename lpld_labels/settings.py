@@ -1,11 +1,11 @@
-"""Settings dataclasses: one line per field says its type, its default, its range and its help text.
+"""Settings dataclasses: one line per field declares its type, default, range and help text.
 
     epochs: Annotated[int, Setting("Passes over the images.", ge=1)] = 300
     warmup_from: Annotated[float, Setting("Rate to begin with.", option=False, ge=0, le=1)] = 0.01
 
 The command line makes an option of each of these fields (cli/options.py). `check_settings`, called by a
 dataclass's ``__post_init__``, refuses values outside of the range or of the choices of a ``Literal``.
-`verb` makes a function of Python whose keywords are these fields.
+`verb` makes a Python function whose keywords are these fields.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Defaults = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Setting:
-    """Help text of a field, and the range of its numbers. option: whether the command line has one for it."""
+    """Help text of a field, and the range of its numbers. option: whether the command line has it."""
 
     help: str = ""
     option: bool = True
@@ -66,7 +66,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingField:
-    """A field of a settings dataclass. kinds: the members of its type without None."""
+    """A field of a settings dataclass. kinds: the members of its union type, without None."""
 
     name: str
     kinds: tuple[Any, ...]
@@ -115,7 +115,7 @@ def check_settings(settings: object) -> None:
 
 
 def wrong_setting(name: str, expected: str, got: object) -> InvalidArgumentError:
-    """Return the error about a field."""
+    """Return the error for an invalid field."""
     return InvalidArgumentError(f"{name.replace('_', ' ')} is wrong", expected=expected, got=got)
 
 
@@ -124,13 +124,13 @@ def _is_number(value: object) -> bool:
 
 
 def values_of(cls: type, call: object) -> dict[str, Any]:
-    """Return an object's values of a dataclass's fields; those it lacks are left out."""
+    """Return the values that an object has for the fields of a dataclass; missing ones are left out."""
     names = (entry.name for entry in fields(cls))
     return {name: getattr(call, name) for name in names if hasattr(call, name)}
 
 
 def part_of(cls: type[T], call: object, **other: Any) -> T:
-    """Return the dataclass whose fields are a part of those of another one. other: values to replace."""
+    """Return a `cls` with the values of a call that has its fields. other: values that replace the call's."""
     return cls(**values_of(cls, call) | other)
 
 
@@ -139,7 +139,7 @@ def verb(
 ) -> Callable[[Callable[[Call], R]], Callable[P, R]]:
     """Turn a function of a dataclass into one whose parameters are the dataclass's fields.
 
-    Its signature and docstring list them all. defaults: returns values of fields, given the arguments.
+    Its signature and docstring list them all. defaults: maps the arguments given to default values.
     """
     cls = cast("type", call)
     hints, usual = get_type_hints(cls), defaults({})

@@ -1,7 +1,7 @@
 """The verbs that need no torch: prune, encode, plan, import_labels, export, copy, report, summary.
 
-The keywords of a verb are the fields of a dataclass, its call (`verb` in settings.py). The command line makes
-its options of the same fields. Importing this module imports neither Arrow nor NumPy.
+A verb's keywords are the fields of its call dataclass (`verb` in settings.py); the command line's options are
+the same fields. Importing this module imports neither Arrow nor NumPy.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ Pools = Annotated[
 
 @dataclass(frozen=True)
 class PoolToPool(FromPool):
-    """A verb that makes a pool of a pool."""
+    """A verb that reads a pool and writes another one."""
 
     out: NewPool
 
 
 @dataclass(frozen=True, kw_only=True)
 class _PruneCall(Writes, PruneChoices, PoolToPool):
-    dry_run: Annotated[bool, Setting("Return the plan with bytes and class coverage; write nothing.")] = False
+    dry_run: Annotated[bool, Setting("Report the plan with bytes and class coverage; write nothing.")] = False
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Pruned(Result):
-    """A pruning: what was kept. A dry run has no pool `out`, and upper limits of bytes."""
+    """Result of `prune`. In a dry run, `out` is None and the kept bytes are an upper limit."""
 
     pool: str
     parameters: dict[str, Any]
@@ -142,7 +142,7 @@ def encode(call: _EncodeCall) -> EncodeResult:
       klt       157   .991  .960   principal directions, quantised and entropy coded; argmax kept
       topk:50   109   .959  .410   the 50 largest labels of a row and the mass of the rest
 
-    f16, int8 and klt serve training at every temperature, also a changing one; topk only at low ones.
+    f16, int8 and klt suit training at every temperature, also with a schedule; topk only low temperatures.
     """
     call.require_shared(call.out)
 
@@ -169,13 +169,13 @@ class _PlanCall(Writes, PlanChoices, FromPool):
     images: Annotated[
         Location | None, Setting("The labelled image folder; a budget in x-images is a multiple of its size.")
     ] = None
-    apply: Annotated[Location | None, Setting("Write the recommended pool.")] = None
-    jobs: Annotated[int, Setting("Processes of --apply.", ge=1)] = 1
+    apply: Annotated[Location | None, Setting("Write the recommended pool to this path or address.")] = None
+    jobs: Annotated[int, Setting("Number of processes for --apply.", ge=1)] = 1
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Planned(Result):
-    """Ways to fit a budget. rows: as JSON, most views first; plan: the same as objects."""
+    """Result of `plan`. rows: ways to fit the budget as JSON, most views first; plan: the same as objects."""
 
     pool: str
     budget: int
@@ -198,14 +198,14 @@ def plan(call: _PlanCall) -> Planned:
     enough of each label (--min-fidelity). --apply writes that pool.
 
     Training at a temperature that falls over the epochs (train --temperature-schedule) uses labels at all
-    of these temperatures: check every "kept" column. Full logits and klt serve every temperature, top-k
+    of these temperatures: check every "kept" column. Full logits and klt suit every temperature, top-k
     only low ones.
     """
     budget = Amount.of_any(call.budget, images=True)
     if budget.of == "images" and call.images is None:
-        raise UsageError("a budget in x-images needs --images DIR")
+        raise UsageError("a budget in x-images requires --images DIR")
     if call.overwrite and call.apply is None:
-        raise UsageError("--overwrite goes with --apply OUT")
+        raise UsageError("--overwrite requires --apply OUT")
     from lpld_labels.exec.local import LocalExecutor
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
@@ -326,16 +326,16 @@ def export(call: _ExportCall) -> ExportReport:
     """Write POOL as a label folder OUT that older trainers load with plain torch.load.
 
     Any codec can be exported: labels are decoded. Importing the folder gives the same views and labels, and
-    for an unpruned f16, f32 or topk pool the same content digest; sre2l and gvbsm folders cannot hold the
-    header and may need import --output-size, --resize, --mean and --std. Batches are numbered consecutively:
-    a pruned pool comes back as another pool. A format without image ids (sre2l) takes only pools with images
-    in the order in which such a trainer draws them; lpld, lpqld and gvbsm store ids and take any.
+    for an unpruned f16, f32 or topk pool the same content digest. sre2l and gvbsm folders cannot hold the
+    header and may need import --output-size, --resize, --mean and --std. These formats number batches
+    consecutively: an exported pruned pool imports with new batch numbers and another content digest. sre2l,
+    which stores no image ids, requires images in the order that its trainers draw; the others accept any.
 
     Trainers have view size, normalisation, resize code and image order built in. For each way to call the
     trainer, a list says whether it replays the labelled views exactly, and if not, why.
     """
     if call.top_k is not None and call.format != "lpqld":
-        raise UsageError("--top-k goes with --format lpqld")
+        raise UsageError("--top-k requires --format lpqld")
 
     from lpld_labels.interop.exporting import export_pool
     from lpld_labels.pool.reader import PoolReader
@@ -355,7 +355,7 @@ def export(call: _ExportCall) -> ExportReport:
 class _CopyCall(Writes):
     pools: Pools
     out: Annotated[Location, Setting("The new pool; with unpack, the new image folder.", option=False)]
-    images: Annotated[Location | None, Setting("The labelled image folder: OUT then carries its images.")] = (
+    images: Annotated[Location | None, Setting("The labelled image folder; OUT then stores its images.")] = (
         field(default=None, kw_only=True)
     )
     unpack: Annotated[bool, Setting("Write only the images that POOL carries, to a new folder OUT.")] = field(
@@ -365,7 +365,7 @@ class _CopyCall(Writes):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Unpacked(Result):
-    """The images of a pool, as a folder. written: images that were missing there."""
+    """Result of `copy --unpack`. written: number of images that the folder did not have."""
 
     pool: str
     folder: str
@@ -436,13 +436,13 @@ class _ReportCall(Shows):
         Setting("The labelled image folder, to show views; not needed if POOL carries its images."),
     ] = field(default=None, kw_only=True)
     recipe: Annotated[
-        Sequence[str], Setting("Commands that make the pool again, to show on the page.", option=False)
+        Sequence[str], Setting("Commands that reproduce the pool, to show on the page.", option=False)
     ] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Reported(Result):
-    """A page. views: how many it shows. rows_looked_at: labels of the sample."""
+    """Result of `report`. views: number of views shown. rows_looked_at: number of labels in the sample."""
 
     page: str
     bytes: int
@@ -467,7 +467,7 @@ def report(call: _ReportCall) -> Reported | Comparison:
     if len(pools) > 1:
         for name, value in (("--images", call.images), ("--out", call.out)):
             if value is not None:
-                raise UsageError(f"{name} goes with a single pool")
+                raise UsageError(f"{name} requires a single pool")
     elif call.out is None:
         raise UsageError("Missing option '--out'; or give several pools.")
     from lpld_labels.inspect.compare import compare_pools

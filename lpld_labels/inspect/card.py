@@ -35,14 +35,14 @@ def card_text(
     classes: Sequence[str] | None = None,
     recipe: Sequence[str] = (),
 ) -> str:
-    """Return the card of a pool. licence: as Hugging Face spells it. recipe: commands that make the pool."""
+    """Return the card of a pool. licence: its name on Hugging Face. recipe: commands that make the pool."""
     if not is_text(name):
         raise InvalidArgumentError(
-            "not a name of a pool", expected="text", got=repr(name), hint="give another (--name)"
+            "invalid pool name", expected="valid UTF-8", got=repr(name), hint="give another (--name)"
         )
     if licence is not None and not _LICENCE.fullmatch(licence):
         raise InvalidArgumentError(
-            "not a name of a licence", expected="one such as cc-by-4.0, mit or other", got=licence
+            "invalid licence name", expected="a name such as cc-by-4.0, mit or other", got=licence
         )
     summary = PoolSummary(location=name, manifest=manifest)
     sizes = {COMPONENT_NAMES[part]: size for part, size in summary.components.items() if size}
@@ -64,7 +64,7 @@ def card_text(
 
 
 def class_folders(table: ImageTable) -> list[str] | None:
-    """Return the folder of each class; None unless each class has exactly one, not shared with others."""
+    """Return the folder of each class; None unless every class has exactly one folder of its own."""
     folders = [path.rpartition("/")[0].partition("/")[0] for path in table.paths]
     pairs = sorted(set(zip(table.classes.tolist(), folders, strict=True)))
     names = [folder for _, folder in pairs]
@@ -84,7 +84,7 @@ def _configs(manifest: Manifest) -> dict[str, str]:
 
 
 def _fidelities(manifest: Manifest) -> list[tuple[str, str, str, str]]:
-    """Return what each step measured: codec, information kept, top-1 agreement, rows."""
+    """Return what each lineage step measured: codec, information kept, top-1 agreement, rows."""
     rows = []
     for step in manifest.header.lineage:
         found: Any = step.parameters.get("fidelity")

@@ -23,7 +23,7 @@ _LETTERS_PER_LINE = 62
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A chart and its numbers as a table. kind: the macro that draws `shapes`. marks: 0 without data."""
+    """A chart and its numbers as a table. kind: the macro that draws `shapes`. marks: their number."""
 
     title: str
     says: str
@@ -49,7 +49,7 @@ class Bar:
 
 
 def bars(title: str, says: str, items: Sequence[Bar], *, headers: tuple[str, ...] = ("value",)) -> Chart:
-    """Return horizontal bars, each below its label. headers: of the table, from the value on."""
+    """Return horizontal bars, each below its label. headers: of the table columns, from the value on."""
     across = scale([item.value + item.spread for item in items], 0, WIDTH - 4)
     drawn = [
         {
@@ -84,7 +84,7 @@ def histogram(
     counted: str,
     whole: bool = False,
 ) -> Chart:
-    """Return a histogram: counts [n], edges [n + 1]. whole: a column from a to b holds a to b - 1."""
+    """Return a histogram: counts [n], edges [n + 1]. whole: for integers; column a to b counts a to b - 1."""
     across = Scale(low=edges[0], high=edges[-1], start=_LEFT, end=WIDTH - _RIGHT)
     up = scale(counts, _FLOOR, _TOP)
     ticks = [(value, value) for value in across.ticks(4)]

@@ -1,7 +1,7 @@
 """Check a pool from end to end: every byte, every row, every label.
 
 Lists all damaged files instead of stopping at the first. A strict check, for untrusted pools, runs in a
-child process with limits of memory and time, so that no file can crash the caller or exhaust its memory.
+child process with limits on memory and time, so that no file can crash the caller or exhaust its memory.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ _FOLDERS = tuple(
 _WITH_CONTENTS: tuple[FileRole, ...] = ("views", "labels", "packed")
 """Files whose contents are checked right after their bytes."""
 MEMORY_BYTES = 4 * 1024**3
-"""On top of what the child uses at its start. Sound pools need a few hundred MB."""
+"""Memory limit, on top of what the child uses at its start. Valid pools need a few hundred MB."""
 SECONDS, SECONDS_PER_MEGABYTE = 600, 1
-"""Of processor time: for any pool, and for each megabyte of it."""
+"""Limit on CPU seconds: for any pool, plus for each megabyte of it."""
 _OUT_OF_MEMORY = 77
 
 
@@ -94,8 +94,8 @@ def check_pool(location: Location, *, strict: bool = False, progress: Progress |
     """Check digests, page checksums, counts, key order, ranges, duplicates and labels of a pool.
 
     Raises only when there is no readable manifest; everything else is a problem in the report.
-    strict: check in a child process with limits; also report what the format allows and no pool of ours has.
-    progress: called with (bytes done, bytes in all).
+    strict: check in a child process with limits; also report what the format allows but we never write.
+    progress: called with (bytes done, bytes in total).
     """
     if strict:
         return _check_in_child(os.fspath(location), read_manifest(open_files(location)), progress)
@@ -106,7 +106,7 @@ def _check_here(location: Location, *, strict: bool, progress: Progress | None) 
     with contextlib.ExitStack() as stack:
         cache = None
         if is_address(location):
-            # Keeps the files of a shard while it is checked, so that each is fetched once.
+            # Caches the files of a shard while it is checked, so that each is downloaded once.
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lpld-labels-"))
             cache = DiskCache(Path(folder))
         return _Check(location, cache, progress).run(strict=strict)
@@ -124,11 +124,11 @@ class _Check:
         self._components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
 
     def run(self, *, strict: bool) -> CheckReport:
-        """Check what opening a pool needs, then shard by shard; nothing is read through links."""
+        """Check the files needed to open the pool, then each shard; refuse symlinks out of the pool."""
         manifest = self._manifest
         with self._blame(MANIFEST_FILE):
             if not is_address(self._location):
-                # A link out of the pool may lead to another file tomorrow.
+                # The target of a symlink out of the pool may change.
                 paths = [MANIFEST_FILE, *(entry.path for entry in manifest.files)]
                 refuse_links_out(str(local_path(self._location)), paths)
         if not self._problems:
@@ -149,7 +149,7 @@ class _Check:
 
     @contextlib.contextmanager
     def _blame(self, file: str) -> Iterator[None]:
-        """Record the error that ends the block as a problem of a file."""
+        """Record an error raised in the block as a problem of a file."""
         try:
             yield
         except LabelPoolError as error:
@@ -214,7 +214,7 @@ class _Check:
     # Contents
 
     def _check_shards(self, pool: PoolReader | None) -> None:
-        """Check shards, but their contents only if the pool is open; then the manifest's sums."""
+        """Check the bytes of all shards; if the pool is open, also contents and the manifest's totals."""
         counted = np.zeros(0 if pool is None else len(pool.images), np.int64)
         views = dict(enumerate(self._manifest.files_of("views")))
         for shard, labels in enumerate(self._manifest.files_of("labels")):
@@ -264,7 +264,7 @@ class _Check:
         return intact and len(self._problems) == before
 
     def _label_pages(self, pool: PoolReader, entry: FileEntry, shard: int) -> Iterator[str]:
-        """Yield where a labels file differs from the index when it is read by its footer, as others do."""
+        """Yield where a labels file, read by its footer as by other readers, differs from the index."""
         columns = pool.codec.payload_columns(pool.classes)
         names = [column.name for column in columns]
         file = pool.open_parquet(entry, label_schema(pool.codec, pool.classes))
@@ -305,7 +305,7 @@ def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
     """Yield the first batch whose views contradict the index or the image table, or break a rule."""
     for number in numbers:
         try:
-            # Building the record anew applies every rule that writers must keep.
+            # Constructing the record again validates it by all rules for writers.
             replace(pool.views_at(number))
         except LabelPoolError as error:
             yield f"{pool.index.key(number)}: {error}"
@@ -316,7 +316,7 @@ def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
 def _other_payload(
     pool: PoolReader, file: VerifiedParquet, shard: int, number: int, group: Group
 ) -> str | None:
-    """Return which payload column of a row group differs when Arrow reads it by the footer."""
+    """Return the problem of a row group whose payload differs when Arrow reads it by the footer, or None."""
     direct = pool.label_files.block(shard, group)
     table = file.read(number, list(direct))
     for name, array in direct.items():
@@ -327,7 +327,7 @@ def _other_payload(
 
 
 def _wrong_keys(pool: PoolReader, file: VerifiedParquet, shard: int, group: int) -> str | None:
-    """Return which key column of a row group is not what the index says."""
+    """Return the problem of a row group whose key columns differ from the batch index, or None."""
     index = pool.index
     by_view = pool.codec.granularity == "view"
     first, last = int(file.starts[group]), int(file.starts[group + 1])
@@ -344,7 +344,7 @@ def _wrong_keys(pool: PoolReader, file: VerifiedParquet, shard: int, group: int)
         found = table[name].to_numpy()
         if not np.array_equal(found, values):
             row = int(np.flatnonzero(found != values)[0]) if len(found) == len(values) else 0
-            return f"column '{name}' is not what the batch index says, first at row {first + row}"
+            return f"column '{name}' differs from the batch index, first at row {first + row}"
     return None
 
 
@@ -372,7 +372,7 @@ def _label_problems(pool: PoolReader, numbers: list[int], *, digests: bool) -> I
 def _manifest_problems(
     pool: PoolReader, components: dict[Component, int], counted: npt.NDArray[np.int64]
 ) -> Iterator[str]:
-    """Yield the sums of the manifest that are wrong. counted: views of each image."""
+    """Yield the totals of the manifest that are wrong. counted: number of views of each image."""
     manifest = pool.manifest
     facts = {
         "content_digest": (manifest.content_digest, pool.digest_of(pool.index.digests())),
@@ -388,7 +388,7 @@ def _manifest_problems(
 
 
 def _manifest_oddities(files: PoolFiles, manifest: Manifest) -> Iterator[str]:
-    """Yield what the format allows and our pools lack. It changes no label, but data could hide there."""
+    """Yield what the format allows but lpld-labels never writes. It changes no label, but can hide data."""
     if json.loads(files.manifest_text()) != json.loads(manifest.dump()):
         yield "holds fields that readers of this version ignore ('must_understand' is false)"
     resize = manifest.header.augmentation.resize
@@ -397,7 +397,7 @@ def _manifest_oddities(files: PoolFiles, manifest: Manifest) -> Iterator[str]:
 
 
 def _check_in_child(location: str, manifest: Manifest, progress: Progress | None) -> CheckReport:
-    """Check a pool strictly in a child process; its death is a problem of the pool."""
+    """Check a pool strictly in a child process; if the child dies, report this as a problem of the pool."""
     seconds = SECONDS + SECONDS_PER_MEGABYTE * pool_bytes(manifest) // 10**6
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
     words = [sys.executable, "-m", "lpld_labels.inspect.check", str(MEMORY_BYTES), str(seconds)]
@@ -405,7 +405,7 @@ def _check_in_child(location: str, manifest: Manifest, progress: Progress | None
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
     ) as child:
         try:
-            # An address may hold a password: not on a command line.
+            # Not on the command line: an address may contain a password.
             cast("IO[str]", child.stdin).write(location)
             cast("IO[str]", child.stdin).close()
             for line in cast("IO[str]", child.stdout):
@@ -419,7 +419,7 @@ def _check_in_child(location: str, manifest: Manifest, progress: Progress | None
         except BaseException:
             child.kill()
             raise
-    ended = f"the check was ended by signal {-child.returncode}, or by {seconds} s of processor time"
+    ended = f"the check was ended by signal {-child.returncode} (limit: {seconds} s of processor time)"
     if child.returncode == _OUT_OF_MEMORY:
         ended = f"the check needs more than {MEMORY_BYTES // 1024**2} MiB of memory"
     return _failed(manifest, ended)

@@ -1,4 +1,4 @@
-"""Pools side by side: how settings and bytes differ, which was made from which, what codecs kept."""
+"""Compare pools: which settings and bytes differ, which pool was made from which, what codecs kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Relation:
     """How two pools (names) are related; `text` says it in words.
 
     steps: the operations that made `second` from `first` according to its lineage, or ().
-    shared: batches of the same key. identical: those with the same views and labels, by digest.
+    shared: number of batches with the same key. identical: how many of them have the same digest.
     """
 
     first: str
@@ -40,7 +40,7 @@ class Relation:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPool:
-    """One pool of a comparison. fidelity: what it kept of the labels of pool `measured_by`."""
+    """One pool of a comparison. fidelity: measured against the labels of pool `measured_by`."""
 
     name: str
     summary: PoolSummary
@@ -80,9 +80,9 @@ class Comparison(Result):
 
 
 def compare_pools(readers: Sequence[PoolReader], *, progress: Progress | None = None) -> Comparison:
-    """Compare open pools. Reads their indexes, and a sample of labels of those that share batches."""
+    """Compare open pools. Reads their indexes, and a sample of labels from pools that share batches."""
     if len(readers) < 2:
-        raise InvalidArgumentError("a comparison needs two pools", expected="at least 2", got=len(readers))
+        raise InvalidArgumentError("a comparison requires two pools", expected="at least 2", got=len(readers))
     pools = dict(zip(pool_names([os.fspath(r.location) for r in readers]), readers, strict=True))
     compared = []
     for name, pool in pools.items():
@@ -95,7 +95,7 @@ def compare_pools(readers: Sequence[PoolReader], *, progress: Progress | None = 
 
 
 def pool_names(locations: Sequence[str]) -> list[str]:
-    """Return as many of the last parts of the paths as make them unique; else the paths, numbered."""
+    """Return the shortest endings of the paths that are unique; if there are none, number the paths."""
     parts = [PurePath(location.rstrip("/")).parts or (location,) for location in locations]
     for count in range(1, max(len(part) for part in parts) + 1):
         names = ["/".join(part[-count:]) for part in parts]
@@ -108,7 +108,7 @@ def pool_names(locations: Sequence[str]) -> list[str]:
 
 
 def _relations(pools: Mapping[str, PoolReader]) -> Iterator[Relation]:
-    """Yield the relation of every two pools; if one was made from the other, the other comes first."""
+    """Yield the relation of each pair of pools; `first` is the parent if one was made from the other."""
     batches = {
         name: dict(zip(pool.keys, map(pool.index.digest, range(len(pool))), strict=True))
         for name, pool in pools.items()
@@ -140,7 +140,7 @@ def _relations(pools: Mapping[str, PoolReader]) -> Iterator[Relation]:
 
 
 def _steps_from(pool: PoolReader, parent: PoolReader) -> tuple[LineageStep, ...]:
-    """Return the steps that made a pool from another; () if its lineage does not name the other."""
+    """Return the lineage steps that made `pool` from `parent`; () if its lineage does not name the parent."""
     digests = [step.parent_digest for step in pool.header.lineage]
     digest = parent.manifest.content_digest
     return pool.header.lineage[digests.index(digest) :] if digest in digests else ()
@@ -160,7 +160,7 @@ def _step(step: LineageStep) -> str:
 
 
 def _fidelity(pool: PoolReader, pools: Mapping[str, PoolReader]) -> tuple[str | None, Fidelity | None]:
-    """Measure a lossy pool by a lossless one with the same views, preferably one it was made from."""
+    """Measure a lossy pool against a lossless one with the same views, preferably an ancestor."""
     if pool.codec.lossless:
         return None, None
     header = pool.header

@@ -1,4 +1,4 @@
-"""Pages: one HTML file each, rendered from templates/, that loads nothing and runs only its own script.
+"""Render pages from templates/. A page is one HTML file that loads nothing and runs only its own script.
 
 HTML is escaped, so names of classes, files and teachers stay text whatever they contain.
 """
@@ -31,7 +31,7 @@ _NOT_IN_HTML = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff
 
 
 def render_page(template: str | Path, **content: Any) -> bytes:
-    """Return an HTML file. template: one of templates/ by name, or the path of one that extends page.html."""
+    """Return an HTML file. template: a name in templates/, or the path of a file that extends page.html."""
     environment = template_environment()
     environment.filters |= {"short": shortened, "bytes": human_bytes}
     if isinstance(template, Path):
@@ -56,7 +56,7 @@ def jpeg_uri(picture: Image.Image, quality: int) -> str:
 
 
 def require_page_place(path: Path, *inputs: Location) -> None:
-    """Refuse an output among the inputs, or one that would replace anything but a page of ours."""
+    """Refuse a path that overlaps an input, or that is not a page written by lpld-labels."""
     require_apart(path, *inputs)
     ours = not path.exists()
     if path.is_file():
@@ -66,7 +66,7 @@ def require_page_place(path: Path, *inputs: Location) -> None:
         raise PoolConflictError(
             "this is not a page that lpld-labels wrote",
             where=path,
-            hint="choose another path, or move it away: only pages are ever replaced",
+            hint="choose another path, or move the file away: only pages are replaced",
         )
 
 
@@ -81,7 +81,7 @@ def save_page(path: Path, data: bytes) -> None:
 
 
 def template_environment(**options: Any) -> Environment:
-    """Return the environment of templates/. HTML is escaped; options: more of the environment."""
+    """Return the environment of templates/. HTML is escaped. options: further options of the environment."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     return Environment(

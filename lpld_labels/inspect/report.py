@@ -1,4 +1,4 @@
-"""The report on one pool: what it is, its size, warnings, and some of its views and labels, as one page."""
+"""The report on one pool, as a page: settings, size, warnings, and some of its views and labels."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _SUM_TOLERANCE = 0.02
 _ENOUGH_ROWS = 100
 _VIEWS = 96
 _EXTREMES = 12
-"""How many of the views are the most confident ones, and how many the least."""
+"""Number of most confident labels shown, and of least confident labels."""
 _PICTURE_BYTES = 3_600_000
-"""Bytes of all pictures as text; the page may have 5 MB."""
+"""Limit on all pictures, encoded as base64. The page is limited to 5 MB."""
 _STORE_BYTES = 64 * 1024 * 1024
-"""Few images are shown twice; most are decoded once and dropped."""
+"""A small cache suffices: most images are shown only once."""
 _SOURCE_SIDE = 192
 _QUALITY, _SOURCE_QUALITY = 92, 80
 _SEED = 19
@@ -46,7 +46,7 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Report:
-    """Everything the page shows. cards: see `_cards`. recipe: commands that make the pool again."""
+    """Everything the page shows. cards: see `_cards`. recipe: commands that reproduce the pool."""
 
     facts: PoolFacts
     sample: Sample
@@ -62,7 +62,7 @@ def make_report(
     recipe: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
-    """Read manifest, index and sampled labels. images: the image folder, if the pool does not carry it."""
+    """Read manifest, index and sampled labels. images: the image folder, if the pool lacks its images."""
     facts = gather_facts(pool)
     source = packed_images(pool) if images is None else find_images(pool, images)
     sample = take_sample(pool, progress=progress)
@@ -116,7 +116,7 @@ def _steps(summary: PoolSummary) -> list[dict[str, Any]]:
 
 
 def _size_charts(summary: PoolSummary) -> list[Chart]:
-    """Return bytes in all and by component, beside those of the authors' layout (one pickle per batch)."""
+    """Return charts of total bytes and of bytes by component, next to the authors' layout (pickles)."""
     total, original, counts = summary.total_bytes, summary.pickle_bytes, summary.manifest.counts
     than = "more than" if original < total else f"{original / total:.2f} times less than"
     says = (
@@ -206,7 +206,7 @@ def _whole_numbers(
 def _cards(
     pool: PoolReader, facts: PoolFacts, sample: Sample, store: ImageStore | None
 ) -> list[dict[str, Any]]:
-    """Return what templates/report.html shows of each view, for as many views as fit the page."""
+    """Return what templates/report.html shows for each view; as many views as fit on the page."""
     cards: dict[int, dict[str, Any]] = {}
     left = _PICTURE_BYTES
     for row in _choose_rows(sample.rows.confidence):
@@ -219,7 +219,7 @@ def _cards(
 
 
 def _choose_rows(confidence: Doubles) -> list[int]:
-    """Return rows: labels that are not finite, the most and the least confident ones, then random ones."""
+    """Return the rows to show: labels that are not finite, most and least confident labels, random rows."""
     usable = np.flatnonzero(~np.isnan(confidence))
     ranked = usable[np.argsort(confidence[usable], kind="stable")]
     broken = np.flatnonzero(np.isnan(confidence))[:_EXTREMES]
@@ -385,7 +385,7 @@ def _labels(facts: PoolFacts, sample: Sample) -> list[str]:
 
 
 def _agreement(facts: PoolFacts, sample: Sample) -> list[str]:
-    """Warn if labels hardly agree more with the true classes than chance: the class order may be wrong."""
+    """Warn if labels match the true classes hardly better than chance: the class order may be wrong."""
     rows = sample.rows
     agreeing = float((rows.agreement != OTHER).mean())
     two = (rows.partner >= 0) & (facts.images.classes[rows.partner] != facts.images.classes[rows.image])

@@ -1,4 +1,4 @@
-"""Counts over all of a pool, and measures of the labels in a random sample of its batches.
+"""Counts over a whole pool, and statistics of the labels in a random sample of its batches.
 
 The sample depends only on the number of batches, so two reports on a pool agree.
 """
@@ -37,11 +37,11 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PoolFacts:
-    """Counts over all of a pool.
+    """Counts over a whole pool.
 
-    names: of the classes [C]. image_views: int64 [images], how many views show each, mix partners aside.
-    class_images, class_views: int64 [C]. epochs: those with batches, ascending;
-    epoch_batches: how many each has.
+    names: class names [C]. image_views: int64 [images], views of each image, not counting mix partners.
+    class_images, class_views: int64 [C], images and views of each class. epochs: epochs that have batches,
+    ascending. epoch_batches: number of batches in each.
     """
 
     summary: PoolSummary
@@ -56,7 +56,7 @@ class PoolFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """Measures of sampled labels. whole: of all batches. rows: see `row_type`. unreadable: batch errors."""
+    """Statistics of sampled labels. whole: all batches are in it. rows: `row_type`. unreadable: errors."""
 
     keys: Sequence[BatchKey]
     whole: bool
@@ -65,7 +65,7 @@ class Sample:
 
 
 def row_type(classes: int) -> np.dtype[Any]:
-    """Return the measures of a view and its label."""
+    """Return the dtype of a sampled row: a view and statistics of its label."""
     strongest = min(STRONGEST, classes)
     return np.dtype(
         [
@@ -74,21 +74,21 @@ def row_type(classes: int) -> np.dtype[Any]:
             ("image", "i8"),
             ("partner", "i8"),  # the partner's image, -1 where nothing was mixed
             ("area", "f8"),  # of the crop, as a share of the image
-            ("strength", "f8"),  # of the view in its mix, NaN where nothing was mixed
+            ("strength", "f8"),  # weight of the view in its mix, NaN where nothing was mixed
             ("confidence", "f8"),  # of the strongest class at temperature 1; NaN if the label is not finite
-            ("entropy", "f8"),  # in bits, likewise
+            ("entropy", "f8"),  # in bits, at temperature 1; NaN if the label is not finite
             ("agreement", "i8"),  # whose class is the strongest: OWN, PARTNER or OTHER
             ("constant", "?"),  # all values are equal
             ("total", "f8"),  # sum of the probabilities as stored, 1 for logits
-            ("top", "i8", (strongest,)),  # the strongest classes,
-            ("shares", "f8", (strongest,)),  # their probabilities,
-            ("values", "f8", (strongest,)),  # and their stored values
+            ("top", "i8", (strongest,)),  # the strongest classes
+            ("shares", "f8", (strongest,)),  # probabilities of the strongest classes
+            ("values", "f8", (strongest,)),  # stored values of the strongest classes
         ]
     )
 
 
 def gather_facts(pool: PoolReader) -> PoolFacts:
-    """Return the facts of an open pool. Reads the index and which image each view shows."""
+    """Return the facts of an open pool. Reads the index and the image ids of all views."""
     images = pool.images
     views = views_per_image(pool)
     # Image folders may have more classes than labels have columns.
@@ -107,7 +107,7 @@ def gather_facts(pool: PoolReader) -> PoolFacts:
 
 
 def take_sample(pool: PoolReader, *, progress: Progress | None = None) -> Sample:
-    """Measure a random choice of batches."""
+    """Measure the labels of randomly chosen batches."""
     chosen = choose_batches(pool, pool.keys)
     parts = [np.zeros(0, row_type(pool.classes))]
     keys: list[BatchKey] = []
@@ -132,7 +132,7 @@ def take_sample(pool: PoolReader, *, progress: Progress | None = None) -> Sample
 
 
 def choose_batches(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchKey]:
-    """Return a random choice of some batches of a pool, in key order."""
+    """Return the keys of randomly chosen batches of a pool, in order."""
     limit = min(MOST_ROWS, MOST_VALUES // pool.classes)
     order = keyed_generator(_SEED, len(keys)).permutation(len(keys))
     rows = pool.index.rows[pool.index.numbers(keys)][order].cumsum(dtype=np.int64)
@@ -141,7 +141,7 @@ def choose_batches(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchKey]
 
 
 def probabilities(labels: LabelArray, kind: str, temperature: float = 1.0) -> Doubles:
-    """Return the probabilities of labels [B, C] at a temperature: float64 [B, C]; NaN for rows not finite."""
+    """Return the probabilities of labels [B, C] at a temperature: float64 [B, C]; NaN in rows not finite."""
     values = np.asarray(labels, np.float32)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         weights = softened(values, kind, temperature).astype(np.float64)
@@ -161,7 +161,7 @@ def _measure(
     kind, images, mix = pool.header.label_kind, pool.images, views.mix
     values = np.asarray(labels[part], np.float64)
     shares = probabilities(values, kind)
-    # Sorted by the stored values: softmax may round different ones to the same share.
+    # Sort by the stored values: softmax may round different values to the same probability.
     top = np.argsort(-values, axis=1, kind="stable")[:, :STRONGEST]
     shown = views.images[part]
     rows = np.zeros(len(shown), row_type(pool.classes))
@@ -186,7 +186,7 @@ def _measure(
 
 
 def _class_names(images: ImageTable, classes: int) -> list[str]:
-    """Return the name of every class: that of its image directory, else its number."""
+    """Return the name of every class: its image directory, else its number."""
     names = [f"class {number}" for number in range(classes)]
     for path, label in zip(reversed(images.paths), reversed(images.classes.tolist()), strict=True):
         directory, slash, _ = path.partition("/")

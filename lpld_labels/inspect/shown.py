@@ -20,7 +20,7 @@ from lpld_labels.render.store import ImageStore
 from lpld_labels.results import Result, Shown
 
 _LISTED = 10
-"""How many entries of a list are shown."""
+"""Number of list entries shown."""
 _VIEWS = 8
 _STORE_BYTES = 64 * 1024 * 1024
 _POOL_FACTS = ("labels", "codec", "epochs", "batches", "images", "views per image", "views", "teacher")
@@ -33,7 +33,7 @@ def as_text(result: Result) -> str:
 
 
 def as_html(shown: Shown) -> str:
-    """Return a pool or a result as part of a page."""
+    """Return a pool or a result as an HTML fragment."""
     rows, views, manifest = _rows(shown), [], getattr(shown, "manifest", None)
     if isinstance(shown, PoolReader):
         rows = _rows(PoolSummary(location=shown.location, manifest=shown.manifest))
@@ -65,7 +65,7 @@ def _rows(shown: Shown) -> list[tuple[str, str]]:
 
 
 def fact_rows(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield names and texts of the facts of a result; facts without a value are left out."""
+    """Yield (name, text) of each fact of a result; facts without a value are left out."""
     for key, value in facts.items():
         name = f"{prefix}{key}".replace("_", " ")
         if isinstance(value, Mapping):
@@ -88,7 +88,7 @@ def _words(value: object) -> str:
 
 
 def _views(pool: PoolReader) -> list[tuple[str, str]]:
-    """Return some views of the first batch, pictures and names; none without images or torch."""
+    """Return (picture, image name) of views of the first batch; [] without images or torch."""
     folder = pool.image_folder
     source = packed_images(pool) if folder is None else find_images(pool, folder)
     if source is None or not len(pool) or find_spec("torch") is None:

@@ -1,4 +1,4 @@
-"""What a pool is and its size, from its manifest alone; no other file is read."""
+"""Contents and size of a pool, read from its manifest alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMPONENT_NAMES: dict[Component, str] = {
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PoolSummary(Result):
-    """What a manifest says. location: of the pool, without secrets."""
+    """Contents and size of a pool. location: its path or address, without secrets."""
 
     location: str
     manifest: Manifest
@@ -120,12 +120,12 @@ class PoolSummary(Result):
 
 
 def summarise(location: Location) -> PoolSummary:
-    """Return the summary of a pool, given the pool or its pool.json. Reads only the manifest."""
+    """Return the summary of a pool. location: a pool or its pool.json. Reads only the manifest."""
     return PoolSummary(location=redact(location), manifest=manifest_of(location))
 
 
 def pickle_layout(rows: int, batches: int, classes: int, *, mixed: bool) -> dict[Component, int]:
-    """Return the bytes of one torch.save file per batch, fp16 logits; rows: of all batches."""
+    """Return the bytes of one torch.save file per batch with fp16 logits. rows: total of all batches."""
     sizes: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
     return sizes | {
         "labels": rows * classes * 2,
@@ -137,7 +137,7 @@ def pickle_layout(rows: int, batches: int, classes: int, *, mixed: bool) -> dict
 
 
 def step_words(step: LineageStep) -> dict[str, str]:
-    """Return the settings and results of a lineage step as short texts, without those that are not set."""
+    """Return the settings and results of a lineage step as short texts; unset ones are left out."""
     recorded = dict(step.parameters)
     settings = recorded.pop("settings", None)
     known = dict(settings) if isinstance(settings, dict) else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 LONGEST = 160
-"""Characters shown of a name or text, which may be of any length."""
+"""Maximum number of characters shown of a name or text."""
 
 
 def human_bytes(count: float) -> str:
@@ -38,7 +38,7 @@ def percent(share: float) -> str:
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """Return a text, cut if it is too long to show."""
+    """Return a text, truncated to `most` characters."""
     return text if len(text) <= most else text[: most - 1] + "\u2026"
 
 

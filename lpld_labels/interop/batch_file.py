@@ -1,7 +1,7 @@
 """Read and write the list that SRe2L and its descendants save for every batch.
 
 [0] coords       float32 or float16 [B, 4]: top / H, left / W, height / H, width / W of the crop
-[1] flips        bool [B], mirrored after crop and resize
+[1] flips        bool [B], whether the view is mirrored after crop and resize
     or cut-outs  float32 [B, 7] (ImageNet-21K, pixels.py)
 [2] partners     integers [B], each view's partner in the batch; None without mixing
 [3] strength     the raw Beta draw; None without mixing
@@ -11,7 +11,7 @@
 [6] images       image ids, integers [B] (G-VBSM)
     or classes   integers [B, k] of the top-k values (LPQLD)
 
-A layout (layouts.py) lists the items of a program and the types it writes. Reading accepts any width.
+A layout (layouts.py) lists a program's items and the dtypes it writes. Readers accept other widths, too.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Item:
-    """One item of the list. dtype: of the file; None for plain numbers, or to keep the dtype.
+    """One item of the list. dtype: the dtype to write; None for Python numbers, or to keep an array's dtype.
 
-    optional: whether it is absent if labels are complete rows.
+    optional: absent where labels have all classes.
     """
 
     name: str
@@ -85,9 +85,9 @@ def parse_batch(saved: object, items: Sequence[Item], *, where: Path) -> BatchFi
             "this batch was labelled with RandAugment",
             where=where,
             expected="views made by crop, flip, cut-out and mixing alone",
-            got=f"{len(saved[2])} operations on every whole image before its crop",
-            hint="a pool cannot express them, nor does the folder: LPQLD's program rounds their "
-            "parameters to half precision after use; label again without --use_rand_aug",
+            got=f"{len(saved[2])} operations on each image before the crop",
+            hint="pools cannot express them, and LPQLD's program saves their parameters in half "
+            "precision only; label again without --use_rand_aug",
         )
     if not isinstance(saved, list) or not least <= len(saved) <= len(items):
         got = f"a list of {len(saved)}" if isinstance(saved, list) else type(saved).__name__
@@ -96,7 +96,7 @@ def parse_batch(saved: object, items: Sequence[Item], *, where: Path) -> BatchFi
     file = _Items(items, saved, where)
     coords = file.floats("coords", None, 4)
     if not ((coords >= 0) & (coords <= 1)).all():
-        raise file.error("coords", "fractions from 0 to 1", "something else")
+        raise file.error("coords", "fractions from 0 to 1", "other values")
     rows = len(coords)
     flips, cutouts = file.flips_or_cutouts(rows)
     mix = file.mix(rows)
@@ -153,7 +153,7 @@ class _Items:
             return item, None
         if isinstance(item, np.ndarray) and item.dtype.kind == "f" and item.shape == (rows, CUTOUT_COLUMNS):
             if not np.isfinite(item).all():
-                raise self.error("flips", "finite cut-outs", "something else")
+                raise self.error("flips", "finite cut-outs", "NaN or infinity")
             return np.zeros(rows, np.bool_), item
         raise self.error("flips", f"flips bool [{rows}] or cut-outs float [{rows}, {CUTOUT_COLUMNS}]")
 
@@ -162,7 +162,7 @@ class _Items:
         if self.values["partners"] is None:
             for name in ("strength", "box"):
                 if self.values[name] is not None:
-                    raise self.error(name, "None, as there are no partners")
+                    raise self.error(name, "None, as partners is None")
             return None
         partner = self.integers("partners", rows)
         if int(partner.max()) >= rows:
@@ -190,7 +190,7 @@ class _Items:
 
 
 def _whole_number(item: object) -> int | None:
-    """Return the integer that a Python, NumPy or tensor integer holds, else None."""
+    """Return the value of a Python integer, NumPy integer or one-element array, else None."""
     if isinstance(item, int) and not isinstance(item, bool):
         return item
     if isinstance(item, np.ndarray | np.integer) and item.dtype.kind in "iu" and item.size == 1:

@@ -1,7 +1,7 @@
-"""Plan an export: the file of each batch, and the trainers that replay the folder.
+"""Plan an export: the file of each batch, and which trainers replay the folder exactly.
 
-Trainers hard-code view sizes, normalisation, resize filter and image order. With a correct folder they can
-still show a student other pixels than the teacher saw; a `Claim` says whether.
+Trainers hard-code view sizes, normalisation, resize filter and image order. Even with a
+correct folder, a student may see other pixels than the teacher did; a `Claim` says whether it does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lpld_labels.pool.reader import PoolReader
 class ExportPlan:
     """The file of every batch, in key order.
 
-    regular: whether the pool is a complete labelling run. top_k: labels to keep of each row; None for all.
+    regular: whether the pool is a complete labelling run. top_k: labels to keep per row; None for all.
     """
 
     pool: PoolReader
@@ -52,7 +52,7 @@ def plan_export(pool: PoolReader, layout: Layout, options: ExportOptions) -> Exp
         raise LabelSourceError(
             f"labels are {pool.header.label_kind}, the format holds logits",
             where=pool.location,
-            hint="keep the pool",
+            hint="use the pool itself",
         )
     _require_types(pool, layout)
     regular, notes = _is_regular(pool), []
@@ -64,7 +64,7 @@ def plan_export(pool: PoolReader, layout: Layout, options: ExportOptions) -> Exp
         _require_regular(pool, regular, "every batch of every epoch")
         notes += _sampler_notes(pool)
     elif layout.ids == "items":
-        # G-VBSM's trainer counts through the images.
+        # G-VBSM's trainer expects every image in every epoch.
         complete = regular and set(_epoch_rows(pool).values()) == {len(pool.images)}
         _require_regular(pool, complete, f"all {len(pool.images)} images in every epoch")
     elif layout.ids == "batch lists":
@@ -87,7 +87,7 @@ def plan_export(pool: PoolReader, layout: Layout, options: ExportOptions) -> Exp
 
 
 def _require_types(pool: PoolReader, layout: Layout) -> None:
-    """Refuse numbers that are too large for the layout's types."""
+    """Refuse numbers that are too large for the layout's dtypes."""
     header = pool.header
     dtypes = {item.name: item.dtype for item in layout.items if item.dtype}
     for name, what, value, spare in (
@@ -109,7 +109,7 @@ def _require_types(pool: PoolReader, layout: Layout) -> None:
 def _require_regular(pool: PoolReader, regular: bool, expected: str) -> None:
     if not regular:
         raise LabelSourceError(
-            "a pruned or incomplete pool has no place in this format",
+            "this format cannot hold a pruned or incomplete pool",
             where=pool.location,
             expected=expected,
             hint="use --format lpld, which stores image ids",
@@ -117,18 +117,18 @@ def _require_regular(pool: PoolReader, regular: bool, expected: str) -> None:
 
 
 def _sampler_notes(pool: PoolReader) -> list[str]:
-    """Refuse pools whose image ids a trainer would not draw again."""
+    """Refuse pools whose image order the trainers' sampler does not reproduce."""
     fitting = _sampler_eras(pool)
     if not fitting:
         raise LabelSourceError(
-            "this format stores no image ids, and the pool's are not those it implies",
+            "this format stores no image ids, and the pool lacks the order it implies",
             where=pool.location,
             expected=f"the order of RandomSampler with seed {DEFAULT_SAMPLER_SEED}",
             hint="use --format lpld, which stores image ids, or build with --replayable-by sre2l",
         )
     if len(fitting) == len(ERAS):
         return []
-    return [f"image ids are those that {ERAS[fitting[0]]} draws; train with that"]
+    return [f"the image order is that of {ERAS[fitting[0]]}; train with that version"]
 
 
 def _epoch_rows(pool: PoolReader) -> Counter[int]:
@@ -146,8 +146,8 @@ def _short_batches(pool: PoolReader) -> list[BatchKey]:
 def _is_regular(pool: PoolReader) -> bool:
     """Whether a pool holds a complete labelling run.
 
-    Trainers compute a file from a running batch number and the length of epoch 0. So every epoch but the last
-    must be as long as the first, and only the last batch of an epoch may be short.
+    Trainers compute a file name from a running batch number and the length of epoch 0. So every epoch but
+    the last must be as long as the first, and only the last batch of an epoch may be short.
     """
     keys = list(pool.keys)
     counts = list(Counter(key.epoch for key in keys).values())
@@ -159,7 +159,7 @@ def _is_regular(pool: PoolReader) -> bool:
 def _sampler_eras(pool: PoolReader) -> list[Era]:
     """Return the versions of PyTorch whose RandomSampler, with the programs' seed, draws the pool's images.
 
-    Trainers draw as many images as the files of epoch 0 hold, so that epoch must be complete.
+    Trainers draw as many images as the files of epoch 0 hold, so epoch 0 must be complete.
     """
     if _epoch_rows(pool)[0] != len(pool.images):
         return []
@@ -195,7 +195,7 @@ def _pixels(plan: ExportPlan) -> list[str]:
     for teacher in header.teachers if side in views else ():
         wanted = views[side]
         if teacher.mean is None or teacher.std is None:
-            problems.append("the pool does not know its teacher's normalisation")
+            problems.append("the pool does not record its teacher's normalisation")
         elif not (np.allclose(teacher.mean, wanted.mean) and np.allclose(teacher.std, wanted.std)):
             given = f"mean {list(teacher.mean)}"
             problems.append(f"it normalises by mean {list(wanted.mean)}, {teacher.name} by {given}")
@@ -217,7 +217,7 @@ def _first_image(plan: ExportPlan) -> list[str]:
     if shared := _shared(int(batch.images[0]) for batch in plan.views()):
         problems.append(
             f"it identifies a batch by its first image, and {shared} of {len(plan.files)} batches share "
-            "theirs: two of them in an epoch get the same labels"
+            "theirs: two of these in one epoch get the same labels"
         )
     if sum(path.startswith("epoch_0/") for _, path in plan.files) == 1:
         problems.append("it skips epochs of one batch")
@@ -233,7 +233,7 @@ def _first_images(plan: ExportPlan) -> list[str]:
 
 
 def _shared(starts: Iterable[object]) -> int:
-    """Return how many batches start like another one."""
+    """Return how many batches begin with the same images as another batch."""
     return sum(count for count in Counter(starts).values() if count > 1)
 
 
@@ -242,8 +242,8 @@ def _sampler_order(plan: ExportPlan) -> list[str]:
         return ["it draws all epochs in its sampler's order, and the pool is not a complete run"]
     eras = _sampler_eras(plan.pool)
     if not eras:
-        return ["it looks for a batch where its sampler would put it (build with --replayable-by lpld)"]
-    return [] if "new" in eras else [f"the image order is that of {ERAS['old']}: train with that"]
+        return ["it assumes the order of its sampler, not the pool's (build with --replayable-by lpld)"]
+    return [] if "new" in eras else [f"the image order is that of {ERAS['old']}: train with that version"]
 
 
 def _half_precision(plan: ExportPlan) -> list[str]:
@@ -266,7 +266,7 @@ def moved_crops(coords: npt.NDArray[np.floating[Any]], views: ViewBatch, images:
 
 
 def _tail(plan: ExportPlan) -> list[str]:
-    """Check whether the pool has a level for the classes that the folder leaves out."""
+    """Check whether the pool has probability for classes that the folder leaves out."""
     pool, kept = plan.pool, plan.top_k
     if kept is None:
         return []
@@ -279,7 +279,7 @@ def _tail(plan: ExportPlan) -> list[str]:
     if not drops:
         return []
     return [
-        f"labels change: it sets all but the {kept} largest to probability 0, in the pool they share the rest"
+        f"labels change: it sets all but the {kept} largest to probability 0; the pool gives these the rest"
     ]
 
 
@@ -330,7 +330,7 @@ TRAINERS: Mapping[str, Sequence[Trainer]] = {
         Trainer("G-VBSM train_FKD.py", "default", (_pixels, _no_cut_outs, _mixed), f"give {_OPTIONS}")
     ],
 }
-"""`Layout.name` -> ways to train on an exported folder, for each layout that pools are exported in."""
+"""Name of an export format (`Layout.name`) -> ways to train on a folder of that format."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -200,7 +200,7 @@ def _largest(pool: PoolReader, key: BatchKey, kept: int) -> tuple[LabelArray, In
         sparse = codec.sparse(stored.payload, rows=stored.views.rows, classes=pool.classes)
         return sparse.values.astype(np.float16), sparse.indices
     if kept > pool.classes:
-        raise LabelSourceError("--top-k is more than there are classes", expected=pool.classes, got=kept)
+        raise LabelSourceError("--top-k exceeds the classes", expected=f"<= {pool.classes}", got=kept)
     labels = pool.read_labels(key, dtype=np.float32)
     classes = np.argsort(-labels, axis=1, kind="stable")[:, :kept].astype(np.int32)
     return np.take_along_axis(labels, classes, axis=1).astype(np.float16), classes

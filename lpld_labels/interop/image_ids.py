@@ -3,10 +3,10 @@
 SRe2L and its descendants draw them with ``RandomSampler(dataset, generator)``, one generator for all epochs.
 PyTorch until 1.10 draws one permutation per epoch. Since 1.11 it draws a second one, for ``num_samples``
 beyond a multiple of the dataset, and discards it if there are none. Each is a ``torch.randperm`` on the CPU:
-a Fisher-Yates shuffle that takes 32 bits of MT19937 per step, modulo the number of places left.
+a Fisher-Yates shuffle that takes 32 bits of MT19937 per step, modulo the number of elements left.
 
-LPLD and LPQLD write ``{"0": [6, 33, ...], "1": [...]}``, by epoch or by batch. A file can hold tens of
-millions of ids, so lists are converted on access.
+LPLD and LPQLD write ``{"0": [6, 33, ...], "1": [...]}``, keyed by epoch or batch number. A file can hold
+tens of millions of ids, so lists are converted on access.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Era = Literal["old", "new"]
 ERAS: Mapping[Era, str] = {"new": "PyTorch >= 1.11", "old": "PyTorch < 1.11"}
 
 MAX_IMAGES = (2**32 - 1) // 20
-"""Above this PyTorch draws 64 bits a step."""
+"""Above this, PyTorch draws 64 bits per step."""
 
 
 class SampledOrders:
@@ -38,7 +38,7 @@ class SampledOrders:
     def __init__(self, count: int, *, era: Era = "new", seed: int = DEFAULT_SAMPLER_SEED) -> None:
         if not 1 <= count <= MAX_IMAGES:
             raise InvalidArgumentError(
-                "cannot rebuild the order of that many images", expected=f"1 to {MAX_IMAGES}", got=count
+                "cannot reproduce the sampling order", expected=f"1 to {MAX_IMAGES} images", got=count
             )
         self._count, self._seed = count, seed
         self._drawn = 2 if era == "new" else 1
@@ -78,7 +78,7 @@ _Ids = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_INDEX)]]
 
 
 class IdLists:
-    """The lists of one file, by number. Pickles hold the path only."""
+    """The id lists of one file, by epoch or batch number. Pickles contain the path only."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -88,14 +88,14 @@ class IdLists:
             raise self._error(f"cannot read image ids: {error.strerror}") from None
         count = data.count(b"]")
         if count > MAX_LISTS:
-            raise LabelSourceError("too many lists of image ids", where=path, expected=MAX_LISTS)
+            raise LabelSourceError("too many lists of image ids", where=path, expected=f"at most {MAX_LISTS}")
         try:
             lists = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         except (msgspec.DecodeError, RecursionError) as error:
             raise self._error(f"image ids are damaged: {error}") from None
         wrong = [name for name in lists if not _NUMBER.fullmatch(name)]
         if wrong or not lists:
-            raise self._error(f"image ids are damaged: '{wrong[0][:20] if wrong else ''}' is no number")
+            raise self._error(f"image ids are damaged: '{wrong[0][:20] if wrong else ''}' is not a number")
         if len(lists) != count:
             raise self._error("image ids are damaged: a number occurs twice, or lists are nested")
         self._lists = {int(name): lists[name] for name in sorted(lists, key=int)}

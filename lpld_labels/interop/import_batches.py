@@ -1,4 +1,4 @@
-"""Import folders with one file per batch: which files become which batches, and reading them."""
+"""Import folders with one file per batch: map files to batches and read them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from lpld_labels.pool.shard import EncodedBatch, Skipped
 
 _FREE_EPOCHS = 1000
 _EPOCHS_PER_FOLDER = 16
-"""Limit on epoch numbers: the first, plus the second for each epoch that has files."""
+"""Limit on epoch numbers: _FREE_EPOCHS, plus this number for each epoch that has files."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Places:
     """The batches of a folder: their files and the image ids of their rows.
 
-    rows: of each batch, in key order. lists: image ids by epoch; None if the files hold them.
-    numbers: in the batches' file names, if they continue across epochs; `lists` is then by number.
+    rows: rows of each batch, in key order. numbers: batch numbers in file names that continue across epochs.
+    lists: image ids by epoch, or by batch number if `numbers` is given; None if the label files hold them.
     """
 
     batch_size: int
@@ -67,7 +67,7 @@ def _rows_by_epoch(batch_size: int, counts: Mapping[int, int]) -> dict[BatchKey,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchFiles:
-    """Source of batches for a `PoolPlan`; items are keys. skip_bad: skip damaged and missing files."""
+    """Source of batches for a `PoolPlan`; items are batch keys. skip_bad: skip damaged and missing files."""
 
     root: Path
     layout: Layout
@@ -138,7 +138,7 @@ def _require_like_others(batch: BatchFile, rows: int, target: Target, path: Path
         if expected != got:
             hint = "this file belongs to another run"
             if what == "rows":
-                hint = "batch sizes may differ only in the last batch of an epoch"
+                hint = "only the last batch of an epoch may have another size"
             raise LabelFileError(
                 f"batch differs from the others: {what}", where=path, expected=expected, got=got, hint=hint
             )
@@ -161,7 +161,7 @@ def check_ids(ids: IntArray, images: ImageTable, *, where: Path) -> None:
         raise ImageMismatchError(
             f"labels refer to image {int(ids.max())}",
             where=where,
-            expected=f"ids below the {len(images)} images of the folder",
+            expected=f"ids below {len(images)}, the number of images in the folder",
             hint="give the folder of the images that were labelled",
         )
 
@@ -176,10 +176,10 @@ def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
     places = _PLACES[layout.ids](request, sample)
     if places.numbers is None and (extra := sorted(request.batches.keys() - places.rows.keys())):
         raise LabelSourceError(
-            f"{len(extra)} files have no place in their epoch, the first is {extra[0]}",
+            f"{len(extra)} files are beyond the end of their epoch, the first is {extra[0]}",
             where=request.batches[extra[0]],
             expected=f"{sum(key.epoch == extra[0].epoch for key in places.rows)} batches in this epoch",
-            hint="another run's files may be among them, or the image folder is the wrong one",
+            hint="the folder may contain files of another run, or --images is the wrong folder",
         )
     there = set(files)
     missing = [path for key in places.rows if (path := root / places.file(key, layout)) not in there]
@@ -187,7 +187,7 @@ def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
         raise LabelSourceError(
             f"{len(missing)} of {len(places.rows)} label files are missing",
             where=missing[0],
-            hint="copy the folder again, or leave them out with --skip-bad",
+            hint="copy the folder again, or skip the files with --skip-bad",
         )
     target = batch_target(request, sample, places.batch_size)
     return BatchFiles(root=root, layout=layout, places=places, target=target, skip_bad=skip_bad)
@@ -204,7 +204,7 @@ def _without_lists(request: Request, sample: BatchFile) -> Places:
 
 
 def _by_epoch_lists(request: Request, sample: BatchFile) -> Places:
-    """Take image ids from LPLD's file. The program may stop within the last epoch, or label one too many."""
+    """Take image ids from LPLD's file. Epochs may be short, and the file may list epochs without labels."""
     notes = request.notes
     labelled = {key.epoch for key in request.batches}
     lists = _id_lists(request, labelled, "epoch", "or use --format sre2l")
@@ -257,8 +257,8 @@ def _by_batch_lists(request: Request, sample: BatchFile) -> Places:
     largest = max(int(images.heights.max()), int(images.widths.max()))
     if largest > exact_sizes(sample.coords.dtype):
         notes.odd.append(
-            f"{sample.coords.dtype} crops cannot tell all pixels of a {largest} pixel image apart: "
-            "crops of the largest images may be off by a pixel"
+            f"{sample.coords.dtype} crops cannot address every pixel of a {largest}-pixel image: "
+            "crops of the largest images may be off by one pixel"
         )
     return Places(batch_size=batch_size, rows=rows, lists=lists, numbers=numbers)
 
@@ -284,17 +284,17 @@ def _id_lists(request: Request, labelled: set[int], what: str, hint: str) -> IdL
 
 
 def epoch_sizes(request: Request, sample: BatchFile) -> tuple[int, dict[int, int]]:
-    """Return the batch size and the rows of every epoch: those of the longest one, fewer only in the last."""
+    """Return the batch size and the rows of each epoch: as in the longest; the last may have fewer."""
     folder, notes = request.folder, request.notes
-    lengths = {key.epoch: key.batch + 1 for key in request.batches}  # Sorted, so the last batch counts.
+    lengths = {key.epoch: key.batch + 1 for key in request.batches}  # Keys are sorted: the last batch wins.
     longest, final = max(lengths.values()), max(lengths)
     most = _FREE_EPOCHS + _EPOCHS_PER_FOLDER * len(lengths)
-    if final >= most:  # All epochs before it would be planned, and found missing.
+    if final >= most:  # Else all epochs before it would be planned and reported missing.
         raise LabelSourceError(
             f"epoch {final} is far beyond the {len(lengths)} epochs that have files",
             where=folder.root,
             expected=f"epochs below {most}",
-            hint="another run's files may be among them",
+            hint="the folder may contain files of another run",
         )
     last_files = [path for key, path in request.batches.items() if key.batch == longest - 1]
     tail = first_readable(last_files, partial(read_batch_file, items=request.layout.items))
@@ -328,10 +328,10 @@ def check_image_count(request: Request, seen: int, batch_size: int, *, where: Pa
 # same image correlate; in a wrong one they do not.
 
 _WANTED_PAIRS = 400
-"""Enough to tell a correlation of 0.05 from none."""
+"""Enough to tell a correlation of 0.05 from zero."""
 _ENOUGH_PAIRS = 16
 _CERTAIN = 5.0
-"""Standard errors above zero from which a correlation is not chance."""
+"""A correlation this many standard errors above zero is not chance."""
 
 
 class _Agreement(NamedTuple):
@@ -343,7 +343,7 @@ class _Agreement(NamedTuple):
 
 
 def _chosen_era(request: Request, batch_size: int) -> Era:
-    """Return the given era, else the one that fits the labels; refuse labels that fit none."""
+    """Return the era given in the options, else the one that fits the labels; refuse labels that fit none."""
     options, notes = request.options, request.notes
     found = _agreement_by_era(request, batch_size)
     parts = [f"{of.mean:.2f} +- {of.error:.2f} if {era}, {of.pairs} pairs" for era, of in found.items()]
@@ -373,9 +373,9 @@ def _chosen_era(request: Request, batch_size: int) -> Era:
 
 
 def _agreement_by_era(request: Request, batch_size: int) -> dict[Era, _Agreement]:
-    """Compare some rows of epochs 0 and 1; return nothing if there are too few of them."""
+    """Correlate labels of epochs 0 and 1 under each era's order; return {} if there are too few pairs."""
     images = len(request.images)
-    # m rows of each epoch have m * m / images images in common.
+    # m rows of each epoch have m * m / images images in common, on average.
     batches = math.ceil(math.sqrt(_WANTED_PAIRS * images) / batch_size)
     first, second = (_directions(request, epoch, batches, batch_size) for epoch in (0, 1))
     if first is None or second is None:
@@ -399,7 +399,7 @@ def _directions(
     """Return the label directions and image positions of up to `batches` batches of an epoch.
 
     Directions: float32 [n, C], label minus row and column mean, scaled to length 1. Positions: int32 [n],
-    place in the epoch of the image that makes up most of each view.
+    position in the epoch of the image with the greater weight in each view.
     """
     labels: list[npt.NDArray[np.float32]] = []
     places: list[IntArray] = []

@@ -6,7 +6,7 @@
     smoothing   [n, 2]: class number, its probability
     marginal    [n, 2, k]: the k most likely classes, their probabilities (marginal_smoothing_k5, ...)
 
-Class numbers beside probabilities or in half precision are floats.
+Class numbers are floats if stored with probabilities or in half precision.
 
 Views are not mixed, so batches can be chosen freely: batch b of epoch c holds crop c of the b-th group of
 images. Labels become top-k probabilities. As in FKD's trainer, the remaining probability is spread evenly
@@ -46,7 +46,7 @@ LabelType = Literal["hard", "smoothing", "marginal"]
 _FLOATS = (np.float16, np.float32)
 _SAMPLED = 9
 MAX_HALF_CLASSES = 2048
-"""Above this, half precision does not hold every integer."""
+"""Above this, half precision cannot represent every integer."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,7 +69,7 @@ def read_image_file(path: Path) -> ImageFile:
         case [np.ndarray() as coords, np.ndarray() as flips, np.ndarray() as labels]:
             pass
         case _:
-            raise LabelFileError("not labels of one image", where=path, expected="a list of three arrays")
+            raise LabelFileError("not the labels of one image", where=path, expected="a list of three arrays")
     rows = len(flips) if flips.ndim == 1 else 0
     good = coords.dtype in _FLOATS and flips.dtype == np.bool_ and coords.shape == (rows, 4) and rows > 0
     floats = labels.dtype in _FLOATS
@@ -112,9 +112,9 @@ def read_image_file(path: Path) -> ImageFile:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageFiles:
-    """Source of batches for a `PoolPlan`; items are numbers of groups of images.
+    """Source of batches for a `PoolPlan`; items are indices of image groups.
 
-    files: (image, path), sorted. crops: per image, the epochs of the pool. skip_bad: skip damaged files.
+    files: (image, path), sorted. crops: per image; equals the pool's epochs. skip_bad: skip damaged files.
     """
 
     root: Path
@@ -177,7 +177,7 @@ def plan_images(request: Request, *, skip_bad: bool) -> ImageFiles:
     """Plan the pool and match label files with images."""
     folder, options, notes = request.folder, request.options, request.notes
     if not folder.by_image:
-        raise LabelSourceError("no labels by image", where=folder.root, expected=request.layout.summary)
+        raise LabelSourceError("no FKD label files", where=folder.root, expected=request.layout.summary)
     files = _files_of_images(request)
     sample = _typical([path for _, path in files])
     crops, kept = sample.classes.shape
@@ -231,7 +231,7 @@ def _files_of_images(request: Request) -> list[tuple[int, Path]]:
         name = path.parts[0], path.name.split(".")[0]  # The program cuts names at the first dot.
         if name in known and name in folder.by_image:
             raise ImageMismatchError(
-                "one label file for two images: their names are the same up to the first dot",
+                "two images share a label file: their names are equal up to the first dot",
                 where=folder.by_image[name],
                 got=f"{images.paths[known[name]]} and {text}",
                 hint="rename one of them and label again",
@@ -240,7 +240,7 @@ def _files_of_images(request: Request) -> list[tuple[int, Path]]:
     unknown = sorted(name for name in folder.by_image if name not in known)
     if unknown:
         raise ImageMismatchError(
-            f"labels for {len(unknown)} images that the folder does not have",
+            f"labels for {len(unknown)} images that are not in the folder",
             where=folder.by_image[unknown[0]],
             expected=f"an image {'/'.join(unknown[0])}",
             hint="give the folder of the images that were labelled",

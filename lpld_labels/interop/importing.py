@@ -90,7 +90,7 @@ def import_labels(
 ) -> ImportReport:
     """Convert a label folder into a pool. No code in the folder is run.
 
-    label_format: a name of LAYOUTS, or ``auto`` to detect it.
+    label_format: a key of LAYOUTS, or ``auto`` to detect it.
     images: the folder of the images that were labelled (one directory per class), or its table.
     skip_bad: skip damaged and missing files, and record them in the pool.
     overwrite: replace an existing pool.
@@ -117,14 +117,14 @@ def import_labels(
         None,
         request.options,
         format=request.layout.name,
-        source=folder.root.name,  # Not its path: pools travel.
+        source=folder.root.name,  # Not its path, which is local.
         assumed=request.notes.assumed,
         planned_batches=sum(shard.batches for shard in shards),
         **request.notes.results,
     )
     if other := _other_labels(files, out, step):
         if not overwrite:
-            problem = f"other labels were imported here: {other}"
+            problem = f"different labels were imported here earlier: {other}"
             raise StagingMismatchError(problem, where=out, hint=OVERWRITE_HINT)
         with unfinished(out) as work:
             work.delete()
@@ -177,12 +177,12 @@ def _layout_of(folder: LabelFolder, name: str) -> Layout:
 
 
 def _other_labels(files: BatchFiles | ImageFiles, out: Path, step: LineageStep) -> str:
-    """Return how labels differ from those imported earlier, or "": file names and sizes may be equal."""
+    """Return how the labels differ from those imported earlier, or "" if they do not."""
     done: dict[BatchKey, bytes] = {}
     found = finished_before(out, step)
     if found is not None:
         if found.header.lineage[-1].parameters.get("holes") and not files.skip_bad:
-            return "files that were damaged or missing then were left out"
+            return "damaged or missing files were skipped"
         with PoolReader(out) as pool:
             done = dict(zip(pool.keys, pool.index.digests(), strict=True))
     elif partial_directory(out).is_dir():

@@ -1,7 +1,7 @@
-"""The label folders of other programs: a table of their layouts, and listing a folder by it.
+"""Layouts of other programs' label folders, and listing the files of such a folder.
 
-A layout also has what the published programs hard-code: normalisation, view sizes, ensembles. There are no
-defaults for folders that fit no published program: a wrong mean would change the student's pixels.
+A layout also records what the published programs hard-code: normalisation, view sizes, ensembles. Folders
+that match no published program have no defaults, because a wrong mean would change the student's pixels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Triple = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Per-channel mean and std of pixels scaled to 0..1. owner: the data set, in the possessive."""
+    """Per-channel mean and std of pixels scaled to 0..1. owner: the data set's name with 's, for messages."""
 
     owner: str
     mean: Triple
@@ -41,7 +41,7 @@ class Program:
     """One published labelling program, or one of its data sets.
 
     side: the only view size it supports; None if it supports any.
-    views: the view size it always writes; None where that is an option.
+    views: the view size it always writes; None if the size is an option.
     ensemble: how it combines several teachers; None with one teacher.
     """
 
@@ -64,11 +64,11 @@ class Layout:
 
     file: path template of a batch file; without {epoch} if batch numbers continue across epochs. Empty if
         there is a file per image.
-    items: of the list in a batch file (batch_file.py).
+    items: items of the list in a batch file (batch_file.py).
     ids: where image ids come from: a seeded sampler, one JSON file (ids_file) of lists, or the items.
     several_teachers: whether labels combine the logits of several teachers.
     programs: number of classes -> the published program that writes such folders.
-    views: view size -> normalisation, for the data sets that the program's trainers know.
+    views: view size -> normalisation, for the data sets that the program's trainers support.
     """
 
     name: str
@@ -164,9 +164,9 @@ FKD = Layout(
 )
 
 LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, FKD)}
-"""By name, in the order tried on a folder. SRe2L's is LPLD's without a file of image ids."""
+"""Layouts by name, in the order of detection: SRe2L's equals LPLD's without the file of image ids."""
 HEADER_FILE = "lpld-labels.json"
-"""An exported pool's header, beside a file of image ids: trainers of the other layouts count all files."""
+"""The header of an exported pool. Only layouts with a file of image ids have it: other trainers count all files."""
 SIDE_FILES = frozenset({HEADER_FILE, *(layout.ids_file for layout in LAYOUTS.values() if layout.ids_file)})
 
 # Folders on disk
@@ -175,7 +175,7 @@ _IMAGE_SUFFIX = ".tar"
 _ZIP = b"PK\x03\x04"
 _FIRST_MEMBER = b"/data.pkl"
 _FIRST_BYTES = 512
-"""These contain the zip header of the first member and its name."""
+"""Enough for the zip header and the name of the first member."""
 
 
 def _pattern(template: str) -> re.Pattern[str]:
@@ -190,8 +190,8 @@ _FOLDERS = [_pattern(file.rpartition("/")[0]) for file in _FILES if "/" in file]
 class LabelFolder:
     """The files of a label folder, listed without opening any.
 
-    batches: `Layout.file` -> batch -> path; epoch 0 if batch numbers continue across epochs.
-    by_image: (class folder, stem) -> path; empty if there are batches. unknown: names of no layout.
+    batches: `Layout.file` -> key -> path; all keys have epoch 0 if batch numbers continue across epochs.
+    by_image: (class folder, stem) -> path; empty if there are batches. unknown: names that match no layout.
     """
 
     root: Path
@@ -200,7 +200,7 @@ class LabelFolder:
     unknown: tuple[str, ...]
 
     def files(self, layout: Layout) -> list[Path]:
-        """Return the label files of a layout, first batches first: only the last of an epoch may be short."""
+        """Return a layout's label files by batch, then epoch: only an epoch's last batch may be short."""
         if not layout.file:
             return list(self.by_image.values())
         batches = self.batches[layout.file]
@@ -211,7 +211,7 @@ class LabelFolder:
 
 
 def is_label_file(path: Path) -> bool:
-    """Whether name and first bytes of a file are those of torch.save."""
+    """Whether a file ends in .tar and begins like a torch.save file."""
     if path.suffix != _IMAGE_SUFFIX or path.is_symlink() or not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -220,7 +220,7 @@ def is_label_file(path: Path) -> bool:
 
 
 def list_label_folder(root: Path) -> LabelFolder:
-    """List a folder. Files by image are CLASS/IMAGE.tar, at the top, in train or in NAME/train."""
+    """List a label folder. Files per image are CLASS/IMAGE.tar in the folder, its train/ or a NAME/train/."""
     names: list[str] = []
     for name in _names(root):
         in_layout = any(pattern.fullmatch(name) for pattern in _FOLDERS) and (root / name).is_dir()
@@ -265,7 +265,7 @@ def _classes_folder(root: Path) -> Path:
     below = [path for name in _names(root) if (path := root / name / "train").is_dir()]
     if len(below) > 1:
         raise LabelSourceError(
-            "labels of several data sets are here",
+            "the folder contains labels of several data sets",
             where=root,
             got=", ".join(path.parent.name for path in below),
             hint="give one of these folders",

@@ -1,8 +1,8 @@
 """Convert between the fractions in label files and the pixels that the labelling program used.
 
-The programs store pixels divided by the size of the image. So pixel = round(fraction * size) is exact while
-the fraction can tell pixels apart (float16: sizes up to 2047). A product that is not close to an integer
-means that the labelled image had another size.
+The programs store pixels divided by the size of the image. So pixel = round(fraction * size) is exact if the
+fraction's precision suffices (float16: sizes up to 2047). If a product is not close to an integer, the
+labelled image had another size.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def exact_sizes(dtype: np.dtype[Any]) -> int:
 
 
 def image_sides(table: ImageTable, images: IntArray) -> Integers:
-    """Return int64 [B, 4], the image side that each number of a crop is a fraction of: (H, W, H, W)."""
+    """Return int64 [B, 4]: the image sides (H, W, H, W) that convert crop fractions to pixels."""
     return np.stack([table.heights[images], table.widths[images]] * 2, axis=1).astype(np.int64)
 
 
 def crops_in_pixels(fractions: Fractions, sides: Integers, images: IntArray, *, where: object) -> IntArray:
-    """Return crops int32 [B, 4], (top, left, height, width), from fractions 0..1. sides: of `image_sides`."""
+    """Return crops int32 [B, 4], (top, left, height, width), from fractions 0..1. sides: `image_sides`."""
     pixels, off = _whole_pixels(fractions, sides)
     room = sides[:, :2] - pixels[:, :2]
     if int(sides.max()) > exact_sizes(fractions.dtype):
@@ -50,7 +50,7 @@ def crops_in_pixels(fractions: Fractions, sides: Integers, images: IntArray, *, 
         raise ImageMismatchError(
             f"crop of slot {slot} does not fall on whole pixels of image {int(images[slot])}",
             where=where,
-            expected=f"fractions of {sides[slot, 0]} x {sides[slot, 1]} pixels",
+            expected=f"whole pixels of a {sides[slot, 0]} x {sides[slot, 1]} image",
             got=(fractions[slot].astype(np.float64) * sides[slot]).round(3).tolist(),
             hint="these are not the images that were labelled: check --images",
         )
@@ -70,13 +70,13 @@ def cutouts_in_pixels(stored: Fractions, output_size: int, *, where: object) -> 
         raise LabelFileError(
             f"cut-out of slot {slot} does not fall on whole pixels of the view",
             where=where,
-            expected=f"fractions of {output_size} pixels",
+            expected=f"multiples of 1/{output_size}",
             got=fractions[slot].tolist(),
             hint="give the size of the views with --output-size",
         )
     if (colours != np.round(colours)).any() or colours.min() < 0 or colours.max() > 255:
         raise LabelFileError(
-            "cut-out colours are wrong",
+            "cut-out colours are out of range",
             where=where,
             expected="whole numbers from 0 to 255",
             got=f"{colours.min()} to {colours.max()}",
@@ -89,11 +89,11 @@ def cutouts_in_pixels(stored: Fractions, output_size: int, *, where: object) -> 
 
 
 def _whole_pixels(fractions: Fractions, sides: Integers) -> tuple[Integers, BoolArray]:
-    """Return fraction * side as integers, and where rounding of the fraction cannot explain the rest."""
+    """Return fraction * side as integers, and where the remainder exceeds the fraction's rounding error."""
     # In float64, as the programs do: a Python float times the side of the image.
     exact = fractions.astype(np.float64) * sides
     pixels = np.rint(exact)
-    # Half a unit in the last place and a little more: half precision was rounded twice, via single.
+    # Half a unit in the last place plus a margin: float16 values were rounded twice, via float32.
     tolerance = sides * (float(np.finfo(fractions.dtype).eps) / 4 * 1.001) + 1e-9
     return pixels.astype(np.int64), np.abs(exact - pixels) > tolerance
 
@@ -102,7 +102,7 @@ def stored_fractions(views: ViewBatch, images: ImageTable) -> npt.NDArray[np.flo
     """Return crops as the programs store them: float32 [B, 4], fractions of the image sides."""
     if views.patch_order is not None:
         raise LabelSourceError(
-            "shuffled patches cannot be expressed in this format", where=views.key, hint="keep the pool"
+            "shuffled patches cannot be expressed in this format", where=views.key, hint="use the pool itself"
         )
     return (views.crops / image_sides(images, views.images)).astype(np.float32)
 
@@ -110,7 +110,7 @@ def stored_fractions(views: ViewBatch, images: ImageTable) -> npt.NDArray[np.flo
 def cutouts_in_fractions(
     views: ViewBatch, cutout: CutOut, augmentation: Augmentation
 ) -> npt.NDArray[np.float32]:
-    """Return the [B, 7] rows that the program paints as these cut-outs, with centres before clipping."""
+    """Return the [B, 7] rows from which the program paints these cut-outs. Centres are before clipping."""
     size = augmentation.output_height
     side = int((augmentation.cutout_fraction or 0.0) * size + 0.5)
     half = side // 2

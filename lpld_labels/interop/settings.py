@@ -23,37 +23,37 @@ class ImportOptions:
     torch_era: Annotated[
         Literal["auto", "new", "old"],
         Setting(
-            "SRe2L: PyTorch that drew the image ids, >= 1.11 (new) or older; auto infers it from the labels."
+            "SRe2L: PyTorch version of the image sampler: new (>= 1.11) or old; auto infers it from labels."
         ),
     ] = "auto"
-    sampler_seed: Annotated[int, Setting("SRe2L: seed the image ids were drawn with.")] = DEFAULT_SAMPLER_SEED
+    sampler_seed: Annotated[int, Setting("SRe2L: Seed of the image sampler.")] = DEFAULT_SAMPLER_SEED
     classes: Annotated[
-        int | None, Setting("Number of classes; top-k labels do not store it.", ge=2, le=MAX_CLASSES)
+        int | None, Setting("Number of classes, which top-k labels do not store.", ge=2, le=MAX_CLASSES)
     ] = None
     output_size: Annotated[
-        int | None, Setting("Side of a view in pixels; no format stores it.", ge=1, le=MAX_SIDE)
+        int | None, Setting("Side of a view in pixels, which no format stores.", ge=1, le=MAX_SIDE)
     ] = None
     resize: Annotated[
         Literal["torch", "pil", "pil_bicubic"] | None,
         Setting("Resize code of the views  [default: the published program's]."),
     ] = None
-    batch_size: Annotated[int, Setting("FKD: images in a batch.", ge=1, le=MAX_BATCH_SIZE)] = 128
+    batch_size: Annotated[int, Setting("FKD: images per batch of the pool.", ge=1, le=MAX_BATCH_SIZE)] = 128
     teachers: Annotated[
         tuple[str, ...],
-        Setting("Teacher names to record in the pool; G-VBSM: all of them, in order."),
+        Setting("Names of the teachers, recorded in the pool. G-VBSM: name all teachers, in order."),
     ] = ()
     mean: Annotated[
-        tuple[float, ...] | None, Setting("Normalisation mean, if not the published program's.")
+        tuple[float, ...] | None, Setting("Mean of the normalisation, if not that of the published program.")
     ] = None
     std: Annotated[
-        tuple[float, ...] | None, Setting("Normalisation std, if not the published program's.")
+        tuple[float, ...] | None, Setting("Std of the normalisation, if not that of the published program.")
     ] = None
     ensemble: Annotated[
         Literal["average", "norm-scaled"] | None,
-        Setting("G-VBSM: how the teachers' logits were combined  [default: the published branch's]."),
+        Setting("G-VBSM: how the teachers' logits were combined  [default: as in the published branch]."),
     ] = None
     temperature: Annotated[
-        float, Setting("FKD: softmax temperature of the stored probabilities (its --temp).", gt=0)
+        float, Setting("FKD: softmax temperature of the stored probabilities (--temp of FKD).", gt=0)
     ] = 1.0
     allow_extra_images: Annotated[
         bool, Setting("Accept an image folder with images that have no labels.")
@@ -62,9 +62,9 @@ class ImportOptions:
     def __post_init__(self) -> None:
         check_settings(self)
         if not -(2**63) <= self.sampler_seed <= MAX_SEED:
-            raise wrong_setting("sampler_seed", "a seed of PyTorch's", self.sampler_seed)
+            raise wrong_setting("sampler_seed", "a seed that PyTorch accepts", self.sampler_seed)
         if not all(is_text(name) for name in self.teachers):
-            raise wrong_setting("teachers", "names that are text", self.teachers)
+            raise wrong_setting("teachers", "valid UTF-8 names", self.teachers)
         if self.mean is not None and self.std is not None:
             from lpld_labels.format.manifest import require_normalisation
 
@@ -83,7 +83,7 @@ class ExportOptions:
 
 
 def import_parameters(header: PoolHeader) -> dict[str, Any]:
-    """Return settings and results of the import in a pool's lineage; empty without an import."""
+    """Return settings and results of the import in a pool's lineage; {} if the pool was not imported."""
     found: dict[str, Any] = {}
     for step in header.lineage:
         if step.operation == "import":

@@ -2,11 +2,11 @@
 
     NAME/data.pkl      the object; tensors refer to their storage by key
     NAME/data/KEY      bytes of one storage, stored without compression
-    NAME/byteorder     "little" or "big"; absent in older files, which are little
+    NAME/byteorder     "little" or "big"; absent in older files, which are little-endian
 
 Reading runs no code: opcodes are checked against an allow-list before the standard unpickler sees them, and
 every global must be in a table of harmless replacements. Sizes are checked against the bytes present before
-anything is allocated. Reading takes at most four times the file's length plus 64 MB for its objects.
+anything is allocated. Reading needs at most four times the file's size in memory, plus 64 MB for objects.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Array = npt.NDArray[Any]
 MAX_FILE_BYTES = 1 << 31
 """A batch of 1024 rows of 10,450 float32 labels is 43 MB."""
 MAX_MEMBERS = 1000
-"""Of the zip. Label files have about ten."""
+"""Limit on zip members. Label files have about ten."""
 MAX_INSTRUCTIONS = 200_000
-"""Of the pickle. Label files have a few hundred."""
+"""Limit on pickle opcodes. Label files have a few hundred."""
 MAX_VALUES = 100_000
-"""Of the pickle. A list that occurs twice counts twice, an array is one value."""
+"""Limit on values in a pickle. A list counts each time it is referenced; an array counts as one value."""
 MAX_DEPTH = 8
-"""Of nested lists. Label files need two."""
+"""Limit on the nesting of lists. Label files need two levels."""
 MAX_DIMENSIONS = 8
 _SHOWN = 200
 """Characters of a name shown in errors."""
@@ -68,13 +68,13 @@ _INSTRUCTIONS = frozenset(
     | {"EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
     | {"BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"}
 )
-"""No dictionaries, sets or buffers; objects can only be made by calls of the names in `_NAMES`."""
+"""No dictionaries, sets or buffers; objects are only created by calling the names in `_NAMES`."""
 
 
 def read_torch_file(path: Path) -> object:
     """Return the saved object: lists and tuples of numbers, None, and read-only NumPy arrays for tensors.
 
-    Raises LabelFileError if the file is damaged or not of this kind, UnsafePickleError if it contains
+    Raises LabelFileError if the file is damaged or not a torch.save file, UnsafePickleError if it contains
     anything but data.
     """
     try:
@@ -87,7 +87,7 @@ def read_torch_file(path: Path) -> object:
     members = _members(data, path)
     roots = [name.removesuffix(_PROGRAM) for name in members if name.endswith(_PROGRAM)]
     if len(roots) != 1 or "/" in roots[0]:
-        raise _damaged(path, "not a file of torch.save", "one NAME/data.pkl in the zip", len(roots))
+        raise _damaged(path, "not a torch.save file", "one NAME/data.pkl in the zip", len(roots))
     program = members[roots[0] + _PROGRAM]
     try:
         _check_instructions(program, path)
@@ -124,10 +124,10 @@ def _members(data: bytes, where: Path) -> dict[str, bytes]:
         return {member.filename: archive.read(member) for member in wanted}
     except _ZIP_ERRORS as error:
         raise LabelFileError(
-            f"not a whole file of torch.save: {error}",
+            f"not a complete torch.save file: {error}",
             where=where,
             expected="the zip form that PyTorch >= 1.6 writes",
-            hint="restore this file; a file of an older PyTorch must be loaded and saved again",
+            hint="restore this file; if an older PyTorch wrote it, load it and save it with a newer one",
         ) from None
 
 
@@ -136,15 +136,15 @@ def _refused(what: str, where: Path) -> UnsafePickleError:
         f"pickle asks for {what}",
         where=where,
         expected="only tensors, numbers, lists and NumPy scalars",
-        hint="nothing of it was run; do not trust this file",
+        hint="none of it was run; do not trust this file",
     )
 
 
 def _check_instructions(program: bytes, where: Path) -> None:
     """Refuse forbidden opcodes before any object is built.
 
-    One byte can make an object of a hundred bytes, and five can reserve a memo of 2**32 places, so the number
-    of opcodes and the memo are limited too.
+    One byte can create an object of a hundred bytes, and five bytes can reserve 2**32 memo slots. So the
+    number of opcodes and the memo size are limited, too.
     """
     for count, (instruction, argument, _) in enumerate(pickletools.genops(program), 1):
         if instruction.name not in _INSTRUCTIONS:
@@ -152,7 +152,7 @@ def _check_instructions(program: bytes, where: Path) -> None:
         if count > MAX_INSTRUCTIONS:
             raise ValueError(f"it has more than {MAX_INSTRUCTIONS} instructions")
         if instruction.name == "LONG_BINPUT" and int(argument or 0) > MAX_INSTRUCTIONS:
-            raise ValueError(f"it has more than {MAX_INSTRUCTIONS} memo places")
+            raise ValueError(f"it has more than {MAX_INSTRUCTIONS} memo slots")
 
 
 class _Unpickler(pickle.Unpickler):
@@ -182,11 +182,11 @@ class _Unpickler(pickle.Unpickler):
         match identifier:
             case ("storage", _StorageType(dtype=dtype), str(key), str(), int(count)):
                 if len(key) > _KEY_LENGTH:
-                    raise ValueError("the name of a tensor's storage is too long")
+                    raise ValueError("the key of a tensor's storage is too long")
                 if key not in self._arrays:
                     self._arrays[key] = self._storage(dtype, key, count)
                 return self._arrays[key]
-        raise ValueError("a tensor's storage is not named as torch does")
+        raise ValueError("a tensor's storage id does not have torch's form")
 
     def _storage(self, dtype: np.dtype[Any], key: str, count: int) -> Array:
         content = self._members.get(f"{self._root}/data/{key}")
@@ -195,23 +195,23 @@ class _Unpickler(pickle.Unpickler):
         if len(content) != count * dtype.itemsize:
             expected = f"{count * dtype.itemsize} bytes"
             raise _damaged(self._where, f"storage {key!a} has the wrong size", expected, len(content))
-        # Bytes other than 0 and 1 must not become booleans as they are.
+        # Read booleans as bytes and convert them: bytes other than 0 and 1 are not valid booleans.
         kind = np.dtype(np.uint8) if dtype == np.bool_ else dtype.newbyteorder(self._order)
         stored: Array = np.frombuffer(content, kind)
         return stored.astype(dtype, copy=False)
 
     def _encode(self, text: object, encoding: object) -> bytes:
-        """Return bytes that protocol 2 wrote as text, in total at most the length of the pickle."""
+        """Return bytes that protocol 2 wrote as text. Their total is limited to the length of the pickle."""
         if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
             raise ValueError("bytes are not written as latin-1 text")
         self._encodable -= len(text)
         if self._encodable < 0:
-            raise ValueError("it asks for more bytes than it holds")
+            raise ValueError("it encodes more bytes than it contains")
         return text.encode("latin-1")
 
 
 def _plain(item: Any, depth: int, known: dict[int, tuple[object, int]], where: Path) -> tuple[object, int]:
-    """Return the item with NumPy arrays, and its number of values; a repeated list counts every time."""
+    """Replace each `_Array` by a NumPy array; return the item and its number of values (see MAX_VALUES)."""
     if id(item) in known:
         return known[id(item)]
     if depth == 0:
@@ -221,7 +221,7 @@ def _plain(item: Any, depth: int, known: dict[int, tuple[object, int]], where: P
         parts = [_plain(part, depth - 1, known, where) for part in item]
         result, values = type(item)(part for part, _ in parts), 1 + sum(count for _, count in parts)
         if values > MAX_VALUES:
-            raise ValueError(f"it repeats its lists to more than {MAX_VALUES} values")
+            raise ValueError(f"its lists expand to more than {MAX_VALUES} values")
     elif isinstance(item, _Array):
         result = item.value()
     elif not isinstance(item, bool | int | float | str | bytes | np.generic | np.ndarray | None):
@@ -230,11 +230,11 @@ def _plain(item: Any, depth: int, known: dict[int, tuple[object, int]], where: P
     return result, values
 
 
-# Replacements of the globals in a pickle. Slots: BUILD must not set other attributes.
+# Replacements for the globals in a pickle. They have slots, so BUILD cannot set other attributes.
 
 
 class _StorageType:
-    """The element type of a storage."""
+    """The dtype of a storage."""
 
     __slots__ = ("dtype",)
 
@@ -248,9 +248,9 @@ def _tensor(
     """Return a tensor as a view of its storage, which must contain every element."""
     numbers = (offset, *shape, *strides)
     if not isinstance(storage, np.ndarray) or set(map(type, numbers)) != {int} or min(numbers) < 0:
-        raise ValueError("a tensor's shape is not made of numbers >= 0")
+        raise ValueError("a tensor requires a storage and integers >= 0 as offset, shape and strides")
     if len(shape) != len(strides) or len(shape) > MAX_DIMENSIONS:
-        raise ValueError("a tensor's shape and strides do not fit each other")
+        raise ValueError("a tensor's shape and strides do not match, or have too many dimensions")
     count = math.prod(shape)
     last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
     if count > storage.size or (count and last >= storage.size):
@@ -278,7 +278,7 @@ class _Dtype:
     def __init__(self, code: str, *_: object) -> None:
         if not isinstance(code, str) or not _SIMPLE.fullmatch(code):
             shown = ascii(code[:20]) if isinstance(code, str) else f"of a {type(code).__name__}"
-            raise ValueError(f"element type {shown} is not a plain number")
+            raise ValueError(f"dtype {shown} is not a plain numeric dtype")
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: object) -> None:
@@ -286,7 +286,7 @@ class _Dtype:
             case (int(), "<" | ">" | "=" | "|" as order, None, None, None, *_):
                 self.dtype = self.dtype.newbyteorder(order)
             case _:
-                raise ValueError("state of an element type is not that of a plain number")
+                raise ValueError("dtype state is not that of a plain numeric dtype")
 
 
 class _Array:
@@ -303,7 +303,7 @@ class _Array:
                 flat = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
                 self._array = flat.reshape(shape, order="F" if fortran else "C")
             case _:
-                raise ValueError("state of an array is not shape, element type and bytes")
+                raise ValueError("array state is not (version, shape, dtype, order, bytes)")
 
     def value(self) -> Array:
         if self._array is None:
@@ -313,7 +313,7 @@ class _Array:
 
 def _scalar(dtype: object, content: object) -> np.generic:
     if not isinstance(dtype, _Dtype) or not isinstance(content, bytes):
-        raise TypeError("a scalar is an element type and bytes")
+        raise TypeError("a scalar requires a dtype and bytes")
     if len(content) != dtype.dtype.itemsize:
         raise ValueError(f"a scalar of {dtype.dtype} has {len(content)} bytes")
     value: np.generic = np.frombuffer(content, dtype.dtype)[0]
@@ -343,10 +343,10 @@ _STORAGE_NAMES = {dtype: name for name, dtype in STORAGES.items()}
 
 
 def torch_file_bytes(content: list[Any], *, name: str) -> bytes:
-    """Return the file for a list of NumPy arrays (as tensors), floats, ints, None and such lists.
+    """Return the file of a nested list of NumPy arrays (saved as tensors), floats, ints and None.
 
     name: folder in the zip; torch uses the file's stem. Equal contents give equal bytes.
-    Every PyTorch can load the file with weights_only.
+    PyTorch can load the file with weights_only=True.
     """
     arrays: list[Array] = []
     program = b"\x80\x02" + _pickled(content, arrays) + b"."
@@ -379,14 +379,14 @@ def _pickled(item: object, arrays: list[Array]) -> bytes:
         return _instructions(float(item))  # NumPy floats are pickled differently.
     if item is None or (isinstance(item, int) and not isinstance(item, bool)):
         return _instructions(item)
-    raise InvalidArgumentError("cannot write this into a torch file", got=type(item).__name__)
+    raise InvalidArgumentError("cannot write this type into a torch file", got=type(item).__name__)
 
 
 def _pickled_tensor(array: Array, arrays: list[Array]) -> bytes:
     """Return a call of torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())."""
     dtype = array.dtype.newbyteorder("=")
     if dtype not in _STORAGE_NAMES:
-        raise InvalidArgumentError("cannot write arrays of this type", got=array.dtype)
+        raise InvalidArgumentError("cannot write arrays of this dtype", got=array.dtype)
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     key = str(len(arrays))
     arrays.append(array)

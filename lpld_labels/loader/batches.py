@@ -30,8 +30,8 @@ class PoolBatch(NamedTuple):
         0..255, see `pool_loader`).
     labels: float32 [B, C]; logits, or probabilities if the pool holds them or a temperature was given.
     targets: int64 [B]; class of each view's own image.
-    partner_targets: int64 [B]; class of the image it was mixed with, its own where it was not.
-    mix_strength: float32 [B]; weight of the view itself, 1 where it was not mixed.
+    partner_targets: int64 [B]; class of the image mixed in; equals targets where nothing was mixed.
+    mix_strength: float32 [B]; weight of the view itself, 1 where nothing was mixed.
     keys: int64 [B, 3]; epoch, batch and slot of each row in the pool.
     """
 
@@ -70,7 +70,7 @@ class UndecodedBatch:
 
 
 class Rows(NamedTuple):
-    """A label batch to cut. pixels, parts: on the training device. facts: targets to keys of PoolBatch."""
+    """A label batch to cut. pixels, parts: on the training device. facts: PoolBatch's fields after labels."""
 
     pixels: torch.Tensor
     parts: tuple[torch.Tensor, ...]
@@ -82,7 +82,7 @@ class BatchMaker:
     """Cuts a stream of label batches into training batches on a device.
 
     normalisation: (mean, std), or None for raw pixels. temperature: of the softmax; None for stored labels.
-    memory: for images on the CPU that are not pinned.
+    memory: provides unpinned CPU memory for images.
     """
 
     prepared: Iterator[Prepared]
@@ -97,7 +97,7 @@ class BatchMaker:
     _start: int = 0
 
     def make(self, rows: int | None, epoch: int) -> PoolBatch:
-        """Return the next batch of `rows` rows, or the rest of a label batch."""
+        """Return the next `rows` rows as a batch. rows: None for the rest of a label batch."""
         if rows is None:
             rows = len(self._left().pixels) - self._start
         images = self._empty_images(rows)
@@ -116,7 +116,7 @@ class BatchMaker:
         return PoolBatch(images, self._softened(_joined(labels), epoch), *facts)
 
     def _left(self) -> Rows:
-        """Return the label batch that has rows left."""
+        """Return the current label batch, or the next one if no rows are left."""
         if self._current is None or self._start == len(self._current.pixels):
             self._current, self._start = self._rows(next(self.prepared)), 0
         return self._current
@@ -167,10 +167,10 @@ class BatchMaker:
             images.copy_(pixels)
         else:
             raise InvalidBatchError(
-                "MixUp's pixels are not whole numbers, and the pool's header declares no MixUp",
+                "a batch uses MixUp, which the pool's header does not declare: its pixels are not integers",
                 expected=images.dtype,
                 got=pixels.dtype,
-                hint="set normalise",
+                hint="pass normalise=True",
             )
 
     def _softened(self, labels: torch.Tensor, epoch: int) -> torch.Tensor:

@@ -35,7 +35,7 @@ from lpld_labels.transforms.outputs import require_apart
 
 Location = str | os.PathLike[str]
 Maker = Callable[[Step], Any]
-"""Makes the batch of each step, one step after the other."""
+"""Returns the batch of a step; called once per step, in order."""
 
 
 def pool_loader(
@@ -68,7 +68,7 @@ def pool_loader(
     pool: the pool's path or address, or a `PoolReader`.
     images_dir: the labelled image folder; None for a pool that carries its images.
     batch_size: rows per batch and process, any number. Views are mixed within their label batch and cut
-        into batches afterwards, so pixels and labels do not depend on it. None: whole label batches.
+        into batches afterwards, so pixels and labels do not depend on this. None: whole label batches.
     drop_last: leave out a last batch of fewer rows than `batch_size`.
     equal_epochs: leave out incomplete label batches, so that all epochs have the same length; for trainers
         that read the length once (Lightning, Hugging Face's Trainer).
@@ -76,9 +76,9 @@ def pool_loader(
         drawn with replacement, as the paper does. "epochs": a stored epoch, drawn with replacement.
         "epoch-by-epoch": stored epochs in order. "stored": batches in stored order.
     seed: of the sampling. The order depends on seed and epoch only.
-    batches_per_epoch: label batches of an epoch; by default, one pass over the images.
-    temperature: yield probabilities softmax(z / temperature) instead of the stored labels: a number, or a
-        function of the epoch.
+    batches_per_epoch: label batches per epoch; by default, one pass over the images.
+    temperature: a number, or a function of the epoch. The loader then yields probabilities
+        softmax(z / temperature) instead of the stored labels.
     normalise: True for the mean and std of the pool's teachers; (mean, std) of pixels scaled to 0..1; False
         for pixels 0..255, uint8 or, with MixUp, float32.
     transform: called with each PoolBatch; the loader yields its result. `PoolBatch._asdict` makes the
@@ -87,13 +87,13 @@ def pool_loader(
         after `accelerator.prepare`.
     pin_memory: yield images in pinned memory (without `device`).
     rank, world_size: this process and the number of processes; by default torch.distributed's when an
-        iteration starts. Step s of all ranks together has the rows of step s of one process with batches of
+        iteration starts. All ranks' batches of step s are the rows of step s of one process with batches of
         `batch_size * world_size` rows. Ranks get equal shares; at most `world_size - 1` rows at an epoch's
         end are dropped. Tensor-parallel ranks, which need the same rows, pass the same rank.
-    num_workers, prefetch_factor, multiprocessing_context: as for DataLoader. Workers stay alive.
-    cache_directory: for decoded images, in a file shared with later runs and other processes, and for files
-        of a remote pool. By default workers share decoded images in memory (up to 4 GiB), and downloaded
-        files are kept in $LPLD_LABELS_CACHE or ~/.cache.
+    num_workers, prefetch_factor, multiprocessing_context: as for DataLoader. Workers persist across epochs.
+    cache_directory: directory for decoded images, shared with later runs and other processes, and for the
+        files of a remote pool. By default workers share decoded images in memory (up to 4 GiB), and
+        downloaded files are kept in $LPLD_LABELS_CACHE or ~/.cache.
     """
     made = partial(pool_loader, **locals())
     if batch_size is not None and batch_size < 1:
@@ -164,8 +164,8 @@ def label_loader(
 ) -> PoolLoader:
     """Open a pool without its images; return a `torch.utils.data.DataLoader` of `UndecodedBatch`es.
 
-    For trainers with their own image pipeline. One item is one label batch, since its views are mixed with
-    each other. Processes take turns; at most world_size - 1 label batches at an epoch's end are dropped.
+    For trainers with their own image pipeline. An item is a whole label batch, because its views are mixed
+    with each other. Ranks take batches in turn; at most world_size - 1 at an epoch's end are dropped.
     See `pool_loader` for the parameters.
     """
     made = partial(label_loader, **locals())
@@ -216,11 +216,11 @@ def _check_processes(
 
 
 class TrainingSteps(Dataset[Any]):
-    """The batches of this process by step, in any order; fast in the order of the steps.
+    """The batches of one process, indexed by step; fastest in step order.
 
     Accelerate and Hugging Face's Trainer skip batches by wrapping a loader's `dataset` and `sampler` in a
-    stock DataLoader; they get the same batches from any step on. An iteration begins at `position`, or with
-    the next epoch if the previous iteration was not finished.
+    stock DataLoader, which yields the same batches from any step on. An iteration begins at `position`, or
+    with the next epoch if the previous iteration was not finished.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class TrainingSteps(Dataset[Any]):
         batch = make(step)
         self._make = make
         self._stands = (step.after, step.processes, self.device)
-        if not self._waiting:  # otherwise the position has been set in between
+        if not self._waiting:  # otherwise `place` has set the position
             self.position = step.after
             self._waiting = step.is_last
         return batch
@@ -281,7 +281,7 @@ class TrainingSteps(Dataset[Any]):
 
 
 class StepSampler(BatchSampler, DistributedSampler[Any]):
-    """The current epoch's steps: a batch sampler; distributed because Lightning replaces other samplers."""
+    """Yields the current epoch's steps. A DistributedSampler, because Lightning replaces other samplers."""
 
     def __init__(self, steps: TrainingSteps) -> None:
         # The bases' constructors need an inner sampler and a process group.
@@ -336,15 +336,15 @@ class PoolLoader(DataLoader[Any]):
     def __len__(self) -> int:
         """Number of batches this process yields in the current epoch.
 
-        After a resume with another number of processes, at least the steps done plus those left: trainers
-        stop at this number, and count from their checkpoint.
+        If resumed with another number of processes, at least the steps done plus the steps left: trainers
+        count from their checkpoint and stop at this number.
         """
         at, schedule = self.dataset.position, self.dataset.schedule
         processes = self.dataset.processes()
         whole = schedule.count(Position(at.epoch), processes)
         return max(whole, at.steps + schedule.count(at, processes)) if at.done else whole
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator does for an iterator
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator is an iterator
         self._turn += 1
         return self._play(self._turn)
 
@@ -362,7 +362,7 @@ class PoolLoader(DataLoader[Any]):
                 yield batch
                 if turn != self._turn:
                     raise InvalidArgumentError(
-                        "another iteration of this loader has begun and ended this one"
+                        "this iteration ended when another one of the same loader began"
                     )
 
     def set_epoch(self, epoch: int) -> None:
@@ -380,8 +380,8 @@ class PoolLoader(DataLoader[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume at the batch that was next when the state was saved.
 
-        The number of workers and processes may differ, and the batch size except to or from whole label
-        batches; the pool, sampling and seed may not. All processes have the same state.
+        The number of workers and processes may differ. The batch size may differ, but not to or
+        from None. Pool, sampling and seed must be the same. All processes load the same state.
         """
         self.dataset.place(parse_state(state, self._identity()))
 
@@ -398,7 +398,7 @@ def _made_again(made: Callable[[], PoolLoader], position: Position) -> PoolLoade
 
 @contextmanager
 def _announced_to_accelerate(loader: Any) -> Iterator[torch.device | None]:
-    """Yield Accelerate's device or None; register the loader, as gradient accumulation ends with an epoch."""
+    """Yield Accelerate's device or None. Register the loader: gradient accumulation ends with its epoch."""
     # Accelerate marks each object it has prepared; the mark on the class does not count.
     if "_is_accelerate_prepared" not in vars(loader):
         yield None

@@ -69,7 +69,7 @@ class Position(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One batch of one process: its `units` units, between two positions of all processes."""
+    """One batch of one process, of `units` units. All processes advance from `before` to `after`."""
 
     before: Position
     units: int
@@ -156,7 +156,7 @@ class Schedule:
         return usable[np.flatnonzero(stored == survivors[chosen])]
 
     def _shuffled(self, epoch: int, count: int) -> Integers:
-        """Return L numbers of the concatenated shuffles; shuffle k is keyed by (seed, k)."""
+        """Return an epoch's L entries of the concatenated shuffles; the key of shuffle k is (seed, k)."""
         start, stop = epoch * self.batches_per_epoch, (epoch + 1) * self.batches_per_epoch
         first, last = start // count, (stop - 1) // count
         shuffles = [
@@ -169,7 +169,7 @@ class Schedule:
         return keyed_generator(self.seed, Stream.LOADER_ORDER, stream).random(count)
 
     def units(self, epoch: int) -> tuple[Integers, Integers]:
-        """Return an epoch's places, and how many units there are up to and including each: int64 [n] each."""
+        """Return an epoch's places and the cumulative number of units: int64 [n] each."""
         if epoch not in self._units:
             places = self.places(epoch)
             sizes = np.ones(len(places), np.int64) if self.batch is None else self.rows[places]
@@ -186,7 +186,7 @@ class Schedule:
     # Steps and shares
 
     def _sizes(self, position: Position, world: int) -> Integers:
-        """Return the units per process of each step that is left of an epoch."""
+        """Return the units per process of each remaining step of an epoch."""
         total, batch = int(self.units(position.epoch)[1][-1]), self.batch or 1
         if total < world:
             raise InvalidArgumentError(
@@ -217,7 +217,7 @@ class Schedule:
             position = after
 
     def position(self, epoch: int, steps: int, processes: Processes) -> Position:
-        """Return where an epoch is after some of its steps."""
+        """Return the position after some steps of an epoch."""
         if steps < 0:
             raise InvalidArgumentError("steps count from 0", expected="at least 0", got=steps)
         before = Position(epoch)
@@ -225,7 +225,7 @@ class Schedule:
         return max((step.after for step in done), default=before)
 
     def runs(self, position: Position, processes: Processes) -> Iterator[tuple[int, Runs]]:
-        """Yield (place, units taken) of this process's label batches in what is left of an epoch."""
+        """Yield (place, runs of units) of this process's label batches in the rest of an epoch."""
         rank, world = processes
         sizes = self._sizes(position, world)
         if not len(sizes):

@@ -40,8 +40,8 @@ class Task(NamedTuple):
 class Prepared(NamedTuple):
     """n rows of a label batch, sent to the training process.
 
-    slots: int64 [n]. views: these rows, then their mix partners if only some rows were requested. parts: of
-    the n rows, see `Codec.split`. pixels: None if they are in buffer number `buffer`, or without images.
+    slots: int64 [n]. views: these rows, then their mix partners if only some rows were requested. parts:
+    labels of the n rows (`Codec.split`). pixels: None if they are in buffer `buffer`, or there are no images.
     """
 
     slots: npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
     """The label batches of a pool, by task. Errors are returned, because DataLoader would change their type.
 
     store: the images; None prepares labels only. buffers: how many label batches exist at once. shared: keep
-    their pixels (uint8, or float32 with MixUp) in memory that worker processes share.
+    their pixels (uint8, or float32 with MixUp) in shared memory.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
 
 
 class TaskSampler(Sampler[Task]):
-    """Tasks from `start` on, without end: workers prepare the next epoch early."""
+    """Yields tasks from `start` on, endlessly, so that workers prepare the next epoch early."""
 
     def __init__(self, batches: LabelBatches, schedule: Schedule, buffers: int) -> None:
         self.start = Position(0)
@@ -163,7 +163,7 @@ class LabelStream:
         )
 
     def start(self, position: Position, processes: Processes) -> Iterator[Prepared]:
-        """Return this process's label batches from a position on, without end."""
+        """Return an endless iterator of this process's label batches from a position on."""
         self._tasks.start, self._tasks.processes = position, processes
         return self._checked(iter(self._loader))
 
@@ -207,5 +207,5 @@ def _exit_after(parent: int) -> None:
     # covers a sentinel whose other end another process inherited.
     while os.getppid() == parent and not connection.wait(sentinels, CHECK_SECONDS):
         pass
-    # Clean-up would hang.
+    # A normal exit would hang in clean-up.
     os._exit(1)

@@ -23,7 +23,7 @@ def test_a_folder_with_a_bad_file(cli: Cli, tmp_path: Path) -> None:
     assert report["content_digest"] == manifest_of(tmp_path / "whole").content_digest
     os.truncate(labels / "epoch_1" / "batch_0.tar", 9)
     words = ("import", labels, tmp_path / "pool", *images)
-    one_line_error(cli(*words), "not a whole file of torch.save", "epoch_1/batch_0.tar")
+    one_line_error(cli(*words), "not a complete torch.save file", "epoch_1/batch_0.tar")
     options = ("--skip-bad", "--teacher", "resnet18", "--mean", "0.5,0.5,0.5", "--std", "0.2,0.2,0.2")
     shown = passed(cli(*words, *options)).stdout
     for text in ("lpld", "epochs", "assumed", "32 x 32", "holes", "epoch_1/batch_0.tar: "):

@@ -36,7 +36,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("inspect pool --jsn", 2, "Did you mean '--json'"),
     ("inspect pool --card --recipe", 2, "not both"),
     ("inspect pool --license mit", 2, "go with --card"),
-    ("inspect pool --card --license 'a: b'", 1, "not a name of a licence"),
+    ("inspect pool --card --license 'a: b'", 1, "invalid licence name"),
     ("inspect edited --card", 1, "this card was edited"),
     ("inspect pool --card full/thesis.txt", 1, "another program wrote it"),
     ("inspect s4://bucket/pool", 1, "s4://bucket/pool"),
@@ -45,7 +45,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("inspect file://elsewhere/pool", 1, "another machine"),
     # report
     ("report pool", 2, "Missing option '--out'"),
-    ("report pool part0 --out new.html", 2, "--out goes with a single pool"),
+    ("report pool part0 --out new.html", 2, "--out requires a single pool"),
     ("report pool --out empty", 2, "is a directory"),
     # verify
     ("verify pool --images images", 2, "--images goes with --teacher"),
@@ -76,9 +76,9 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("encode int8 out --codec int4", 1, "--from-lossy"),
     # plan
     ("plan pool", 2, "Missing option '--budget'"),
-    ("plan pool --budget 1x-images", 2, "needs --images"),
+    ("plan pool --budget 1x-images", 2, "requires --images"),
     ("plan pool --budget 1x-images --images images", 1, "image is missing"),
-    ("plan pool --budget 1MB --overwrite", 2, "--overwrite goes with --apply"),
+    ("plan pool --budget 1MB --overwrite", 2, "--overwrite requires --apply"),
     ("plan pool --budget 1kB --codec int8 --apply out", 1, "too small for even one batch"),
     # copy
     ("copy pool", 2, "Missing argument"),
@@ -100,7 +100,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("export pool out", 2, "Missing option '--format'"),
     ("export pool out --format sre2l", 1, "--format lpld"),
     ("export pool out --format lpqld --top-k 99", 1, "--top-k"),
-    ("export pool out --format lpld --top-k 3", 2, "--top-k goes with --format lpqld"),
+    ("export pool out --format lpld --top-k 3", 2, "--top-k requires --format lpqld"),
     ("export pool s3://bucket/labels --format lpld", 1, "choose a local path"),
     # squeeze
     ("squeeze images out.st", 2, "Missing option '--teacher'"),

@@ -116,5 +116,5 @@ def test_names_tell_pools_apart(tmp_path: Path) -> None:
     assert pool_names(["x/a", "y/b/"]) == ["a", "b"]
     assert pool_names(["x/a", "y/a"]) == ["x/a", "y/a"]
     assert pool_names(["x/a", "x/a"]) == ["x/a (1)", "x/a (2)"]
-    with pytest.raises(InvalidArgumentError, match="needs two pools"):
+    with pytest.raises(InvalidArgumentError, match="requires two pools"):
         compare_pools([write_pool(tmp_path / "a", [])])

@@ -37,7 +37,7 @@ def test_epochs_in_any_turn() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, MAX_IMAGES + 1])
 def test_counts_it_cannot_do(count: int) -> None:
-    with pytest.raises(InvalidArgumentError, match="cannot rebuild the order"):
+    with pytest.raises(InvalidArgumentError, match="cannot reproduce the sampling order"):
         SampledOrders(count)
 
 

@@ -113,7 +113,7 @@ def flip_bit(path: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], type[LabelPoolError], str]] = {
-    "truncated": (lambda p: os.truncate(p, p.stat().st_size // 2), LabelFileError, "not a whole file"),
+    "truncated": (lambda p: os.truncate(p, p.stat().st_size // 2), LabelFileError, "not a complete"),
     "missing": (lambda p: p.unlink(), LabelSourceError, "1 of 9 label files are missing"),
     "hostile": (lambda p: torch.save([1, Flag(p.with_name("trace"))], p), UnsafePickleError, "posix.mkdir"),
     "flipped bit": (flip_bit, LabelFileError, "CRC-32"),
@@ -164,7 +164,7 @@ def test_files_that_were_skipped_are_read_once_repaired(
         assert len(load(skip_bad=True).holes) == 1
     shutil.copy(made / "labels" / VICTIM, folder / VICTIM)
     if stopped_by == "nothing":
-        with pytest.raises(StagingMismatchError, match="were left out"):
+        with pytest.raises(StagingMismatchError, match="files were skipped"):
             load()
     report = load(overwrite=stopped_by == "nothing")
     assert (report.batches, report.holes) == (9, ())
@@ -183,7 +183,7 @@ def test_many_missing_files(folder: Path, load: Load) -> None:
 
 def test_folders_that_are_odd_as_a_whole(folder: Path, load: Load, tmp_path: Path) -> None:
     shutil.copy(folder / VICTIM, folder / "epoch_1" / "batch_3.tar")
-    with pytest.raises(LabelSourceError, match="no place in their epoch"):
+    with pytest.raises(LabelSourceError, match="beyond the end of their epoch"):
         load()
     (folder / "epoch_1" / "batch_3.tar").unlink()
     whole = torch.load(folder / VICTIM, weights_only=False)
@@ -296,7 +296,7 @@ def test_bad_files_of_fkd_leave_the_other_images(fkd: Path, load: Load, tmp_path
         ("image005.png", None, "labels for 1 images"),
         ("image005.png", "new.png", "have no labels"),
         # FKD's program cuts names at the first dot, so one label file overwrote the other.
-        ("image006.png", "image005.2.png", r"one label file for two images.*image005\.2\.png"),
+        ("image006.png", "image005.2.png", r"two images share a label file.*image005\.2\.png"),
     ],
 )
 def test_fkd_and_other_images(
@@ -449,7 +449,7 @@ def test_labels_of_another_teacher_are_not_added(
 ) -> None:
     begin(load, folder)
     relabel(folder, lambda labels: -labels)
-    words = "other labels were imported here: epoch 0 batch 0 differs from the label files"
+    words = "different labels were imported here earlier: epoch 0 batch 0 differs from the label files"
     with pytest.raises(StagingMismatchError, match=words) as caught:
         load(executor=engine)
     assert "--overwrite" in caught.value.hint
@@ -494,7 +494,7 @@ def test_other_settings_or_fewer_batches_do_not_resume(folder: Path, load: Load)
     (folder / "sampler_indices_epoch.json").unlink()
     options = ImportOptions(torch_era="new")
     begin(load, folder, options=options)
-    with pytest.raises(StagingMismatchError, match="other labels were imported"):
+    with pytest.raises(StagingMismatchError, match="different labels were imported"):
         load(options=ImportOptions(torch_era="new", sampler_seed=7))
     with pytest.raises(StagingMismatchError, match="output_"):
         load(options=ImportOptions(torch_era="new", output_size=64))
@@ -514,5 +514,5 @@ def test_files_by_image_resume_with_their_own(fkd: Path, load: Load, other: bool
         assert load(fkd, options=options).batches == 15
         return
     relabel(fkd, lambda pairs: pairs * np.array([[[1.0], [0.5]]], np.float32), "train/class00/image003.tar")
-    with pytest.raises(StagingMismatchError, match="other labels were imported here: epoch 0 batch 0"):
+    with pytest.raises(StagingMismatchError, match="imported here earlier: epoch 0 batch 0"):
         load(fkd, options=options)

@@ -370,7 +370,7 @@ def test_unknown_formats_and_folders_are_refused(tmp_path: Path, images: Path) -
     for name, message in [
         ("lpld", "image ids are missing"),
         ("lpqld", "no label files of this layout"),
-        ("fkd", "no labels by image"),
+        ("fkd", "no FKD label files"),
     ]:
         with pytest.raises(LabelSourceError, match=message):
             import_labels(source, tmp_path / "pool", images=images, label_format=name)

@@ -141,13 +141,13 @@ STORAGE, ORDER = "batch_0/data/0", "batch_0/byteorder"
 WRONG_FILES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "compressed": (lambda w: rewritten(w, compress=zipfile.ZIP_DEFLATED), "compressed or encrypted"),
     "no storage": (lambda w: rewritten(w, without=STORAGE), "missing"),
-    "no pickle": (lambda w: rewritten(w, without="batch_0/data.pkl"), "not a file of torch.save"),
-    "two pickles": (lambda w: rewritten(w, ("other/data.pkl", b"N.")), "not a file of torch.save"),
+    "no pickle": (lambda w: rewritten(w, without="batch_0/data.pkl"), "not a torch.save file"),
+    "two pickles": (lambda w: rewritten(w, ("other/data.pkl", b"N.")), "not a torch.save file"),
     "byte order": (lambda w: rewritten(w, (ORDER, b"middle"), without=ORDER), "byte order"),
     "short storage": (lambda w: rewritten(w, (STORAGE, b"short"), without=STORAGE), "wrong size"),
     "one name twice": (lambda w: rewritten(w, (STORAGE, b"another")), "two members"),
     "overlap": (overlapping, "overlap"),
-    "old format": (old_format, "older PyTorch must be loaded and saved again"),
+    "old format": (old_format, "an older PyTorch wrote it, load it and save it with a newer one"),
     "plain pickle": (lambda _: pickle.dumps([1, 2]), r"torch\.save"),
     "truncated": (lambda w: w[:200], r"batch_0\.tar.*restore this file"),
     "lacks its end": (lambda w: w[:-1], r"batch_0\.tar.*restore this file"),
@@ -323,12 +323,12 @@ LIES = {
     },
 }
 TOO_MUCH = {
-    "repeats its lists to more than 100000 values": PROTO + nested(6) + b".",
+    "lists expand to more than 100000 values": PROTO + nested(6) + b".",
     "nested more than 8 deep": PROTO + nested(8) + b".",
     "lists are nested more than 8 deep": PROTO + b"]q\x00h\x00a.",
-    "more bytes than it holds": multiplied_text(),
+    "more bytes than it contains": multiplied_text(),
     # The standard unpickler would ask for 64 GB.
-    "more than 200000 memo places": PROTO + b"Nr\xff\xff\xff\xff.",
+    "more than 200000 memo slots": PROTO + b"Nr\xff\xff\xff\xff.",
     # NumPy sets a state with its own type, which no pickle can name here.
     "damaged pickle": tensor(0, (4,), (1,))[:-1] + b"(K\x01(K\x04t" + name("numpy", "dtype")
     + b"X\x02\x00\x00\x00f4\x85R" + b"\x89C\x10" + bytes(16) + b"tb.",

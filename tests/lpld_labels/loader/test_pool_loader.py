@@ -280,7 +280,7 @@ def test_a_second_iteration_ends_the_first(pools: Pools, folder: Path) -> None:
     next(first)
     second = iter(loader)
     assert row_keys([next(second)]) == scheduled(pools["none"], 1)[:10]
-    with pytest.raises(InvalidArgumentError, match="another iteration"):
+    with pytest.raises(InvalidArgumentError, match="this iteration ended"):
         next(first)
     assert row_keys([next(second)]) == scheduled(pools["none"], 1)[10:20]
 
