@@ -56,7 +56,7 @@ def test_teacher_is_trained_first(cli: Cli, real: Path, tmp_path: Path) -> None:
     result = passed(cli(*words, *training))
     assert "teacher top1" in result.stdout
     again = passed(cli(*words, *training))
-    assert "is there already, from the same squeeze" in again.stderr
+    assert "already exists, from the same squeeze" in again.stderr
     assert again.stdout == result.stdout
     one_line_error(
         cli(*words, *training, "--epochs", 2), "another teacher is already here: its 'epochs' differs"
