@@ -146,7 +146,7 @@ class TeacherOptions:
             raise UsageError("Missing option '--teacher'.")
         if weights and len(weights) != len(names):
             raise UsageError(
-                f"give --teacher-weights once per --teacher ({len(names)} times), got {len(weights)}"
+                f"give --teacher-weights once per --teacher: expected {len(names)}, got {len(weights)}"
             )
         size = None if self.size is None else (self.size, self.size)
         return tuple(

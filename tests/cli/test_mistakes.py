@@ -35,7 +35,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("inspect broken", 1, "pool.json"),
     ("inspect pool --jsn", 2, "Did you mean '--json'"),
     ("inspect pool --card --recipe", 2, "not both"),
-    ("inspect pool --license mit", 2, "go with --card"),
+    ("inspect pool --license mit", 2, "require --card"),
     ("inspect pool --card --license 'a: b'", 1, "not a name of a licence"),
     ("inspect edited --card", 1, "this card was edited"),
     ("inspect pool --card full/thesis.txt", 1, "another program wrote it"),
