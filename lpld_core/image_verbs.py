@@ -185,7 +185,7 @@ def _train_teacher(call: _SqueezeCall, folder: RealFolder, shown: Progress) -> f
 class MethodOptions:
     """Method, preset and inputs of `recover`."""
 
-    method: Annotated[Method, Setting("Method, see above.")] = "lpld"
+    method: Annotated[Method, Setting("How images are made; see above.")] = "lpld"
     statistics: Annotated[Location | None, Setting("Class statistics from squeeze; required by lpld.")] = None
     real: Annotated[
         Location | None, Setting("Real images: rded takes crops of them, other methods their class names.")

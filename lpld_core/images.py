@@ -147,7 +147,7 @@ def centre_view(image: Pixels, size: Size) -> Tensor:
 
 
 def centre_crop(height: int, width: int, output: Size, share: float) -> tuple[int, int, int, int]:
-    """Return a centred crop (top, left, height, width) of the output's shape. share: of the largest sides."""
+    """Return a centred crop (top, left, height, width) of the output's shape. share: of the largest."""
     scale = share * min(height / output[0], width / output[1])
     rows = min(height, max(1, round(output[0] * scale)))
     columns = min(width, max(1, round(output[1] * scale)))

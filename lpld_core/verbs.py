@@ -55,7 +55,7 @@ class _BuildCall(Writes, TorchExecutorOptions, LabelSettings, TeacherOptions):
 
 
 def build_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the preset's values, and those that follow from other arguments."""
+    """Return the preset's values, and values implied by other arguments."""
     values = values_of(LabelSettings, preset_named(given.get("preset")).label)
     if given.get("replayable_by") is not None:
         values["resize"] = "pil"
@@ -148,7 +148,7 @@ class _VerifyCall(Shows, MachineOptions, TeacherOptions, FromPool):
         Setting("Largest allowed difference of a label.  [default: the codec's rounding error]", ge=0),
     ] = None
     seed: Annotated[int, Setting("Seed of the sample of batches.", ge=0, le=MAX_SEED)] = 0
-    amp: Annotated[bool, Setting("Use if labelled in mixed precision.")] = False
+    amp: Annotated[bool, Setting("Use mixed precision; set it if POOL was labelled with it.")] = False
     strict: Annotated[
         bool, Setting("For untrusted pools: check in a child process with limits, and report unneeded data.")
     ] = False

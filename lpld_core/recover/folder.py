@@ -33,7 +33,7 @@ RECORD_FILE = "recover.json"
 CONTACT_SHEET_FILE = "contact_sheet.png"
 _SUFFIXES = {"jpeg": ".jpg", "png": ".png"}
 _MAY_CHANGE = ("class_group", "created_by")
-"""Parts of a record that decide no image."""
+"""Fields of a record that do not affect images."""
 
 
 class RecoveredFolder:

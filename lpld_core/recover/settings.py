@@ -97,11 +97,11 @@ class RecoverSettings(ImageSettings):
     learning_rate: Annotated[float, _RATE]
     alpha: Annotated[float, _ALPHA]
     roll: Annotated[int, _ROLL]
-    roll_direction: Annotated[RollDirection, Setting("Both, or only down and right.", option=False)] = "both"
+    roll_direction: Annotated[RollDirection, Setting("Any, or only down and right.", option=False)] = "both"
     statistics_kind: Annotated[StatisticsKind, _KIND] = "class"
     class_group: Annotated[int, _GROUP] = 10
     batch_size: Annotated[int, Setting("Classes per sre2l or cda batch.", option=False, ge=1)] = 100
-    first_layer_weight: Annotated[float, Setting("Others have weight 1.", option=False, ge=0)] = 10.0
+    first_layer_weight: Annotated[float, Setting("First layer's weight.", option=False, ge=0)] = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

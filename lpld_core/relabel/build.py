@@ -138,7 +138,7 @@ class Build:
 
     @cached_property
     def recorded_settings(self) -> BuildSettings:
-        """The settings that decide the pool's contents, for lineage and to match unfinished work."""
+        """The settings that determine the pool's content, for lineage and to match unfinished work."""
         public = [
             choice.weights if choice.weights in (DEFAULT_WEIGHTS, RANDOM_WEIGHTS) else ""
             for choice in self.settings.teachers
@@ -230,7 +230,7 @@ class Build:
             images=self.table,
             codec=self.source.codec,
             views=settings.views,
-            # Workers on other machines receive the weights; those on this one read the weights files.
+            # Workers on other machines receive the weights; workers on this machine read the files.
             source=replace(self.source, sent=not (executor.on_this_machine and self.settings.teachers)),
             shards=cut_evenly(missing, max(1, size)),
             settings={"build": lineage.settings_json(settings)},
@@ -284,7 +284,7 @@ def run_build(
 
 
 def wanted_batches(images: int, settings: BuildSettings) -> list[BatchKey]:
-    """Return the batches of a pool in key order: those that random pruning to the ratio would keep."""
+    """Return the batches of a pool in key order: those that random pruning to the ratio keeps."""
     epochs, count = range(settings.epochs), batches_per_epoch(images, settings.batch_size)
     require_listable(len(epochs) * count, what="label batches", hint="use fewer epochs or larger batches")
     if settings.ratio == 1:

@@ -175,7 +175,7 @@ def wrong_teachers(header: PoolHeader, ensemble: Ensemble) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Meaning:
-    """What stored numbers are: logits or probabilities at a temperature. hard: one-hot."""
+    """Meaning of stored values: logits, or probabilities at a temperature. hard: labels are one-hot."""
 
     kind: str
     temperature: float

@@ -71,7 +71,7 @@ class Ranks:
         try:
             return int(dist.distributed_c10d._get_default_store().add(_REPORTED, 1)) == 1  # noqa: SLF001  # no public way
         except (RuntimeError, ValueError):
-            # The process that kept the store is gone: the first one, or its launcher.
+            # The process that hosted the store is gone: the first one or its launcher.
             return self.rank <= 1
 
 
@@ -79,7 +79,7 @@ ALONE = Ranks()
 
 
 def launched() -> bool:
-    """Whether a launcher has started this process as one of several."""
+    """Whether this is one of several processes that a launcher started."""
     return int(os.environ.get("WORLD_SIZE") or 1) > 1 and "RANK" in os.environ
 
 

@@ -40,7 +40,7 @@ class TrainSettings:
     seed: Annotated[int, Setting("Seed of row order and initial weights.", ge=0, le=MAX_SEED)] = 0
     epochs: Annotated[int, Setting("Number of steps, in passes over the images.", ge=1)] = 300
     batch_size: Annotated[
-        int | None, Setting("Rows per step, over all processes.  [default: as in the pool]", ge=1)
+        int | None, Setting("Rows per step, over all processes.  [default: the pool's batch size]", ge=1)
     ] = None
     sampling: Annotated[
         SamplingPolicy,
@@ -49,35 +49,37 @@ class TrainSettings:
     mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
     std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
 
-    loss: Annotated[Loss, Setting("KL divergence, or MSE of logits plus cross-entropy.")] = "kl"
+    loss: Annotated[Loss, Setting("KL divergence, or MSE of logits + cross-entropy.")] = "kl"
     gamma: Annotated[float, Setting("Weight of cross-entropy in mse+gt.", option=False, ge=0)] = 0.1
-    temperature: Annotated[float, Setting("Initial label temperature of kl.", gt=0)] = 20.0
+    temperature: Annotated[float, Setting("Initial temperature of the labels (kl).", gt=0)] = 20.0
     temperature_schedule: Annotated[
-        TemperatureSchedule, Setting("How T decays to 2: x 0.7 every 30 epochs, or as a half cosine.")
+        TemperatureSchedule, Setting("Decay of the temperature to 2: x 0.7 per 30 epochs, or a cosine.")
     ] = "constant"
     student_temperature: Annotated[
         float | StudentTemperature,
         Setting("The labels', or the best one for the previous epoch's last batch.", option=False, gt=0),
     ] = "teacher"
     scale_by_t2: Annotated[bool, Setting("Multiply the kl loss by T squared.", option=False)] = False
-    tail: Annotated[Tail, Setting("Values of classes that top-k omits.", option=False)] = "stored"
-    label_smoothing: Annotated[float, Setting("Smoothing factor.", option=False, ge=0, lt=1)] = 0.0
+    tail: Annotated[Tail, Setting("Labels of classes that top-k omits.", option=False)] = "stored"
+    label_smoothing: Annotated[float, Setting("Label smoothing.", option=False, ge=0, lt=1)] = 0.0
 
     optimizer: Annotated[Optimizer, Setting("Optimiser.")] = "adamw"
     learning_rate: Annotated[float, Setting("Peak learning rate.", gt=0)] = 0.001
     weight_decay: Annotated[float, Setting("Weight decay.", option=False, ge=0)] = 0.01
     decay_on: Annotated[
-        DecayOn, Setting("What decays; 'weights' exempts biases and norm layers.", option=False)
+        DecayOn, Setting("'weights': no decay of biases and normalisation.", option=False)
     ] = "weights"
     momentum: Annotated[float, Setting("Momentum of SGD.", option=False, ge=0, lt=1)] = 0.9
     schedule: Annotated[Schedule, Setting("How the learning rate decays.", option=False)] = "cosine"
     rate_steps: Annotated[RateSteps, Setting("How often the rate changes.", option=False)] = "epoch"
     warmup_epochs: Annotated[float, Setting("Epochs of linear warm-up.", option=False, ge=0)] = 0.0
-    ema: Annotated[float | None, Setting("Save averaged weights; decay, e.g. 0.99.", ge=0, lt=1)] = None
+    ema: Annotated[
+        float | None, Setting("Save a moving average of the weights; its decay, e.g. 0.99.", ge=0, lt=1)
+    ] = None
 
     evaluate_every: Annotated[int, Setting("Evaluate every N epochs and at the end.", ge=1)] = 10
     device: Annotated[str, Setting("Device: cpu, cuda, cuda:1, mps ...")] = "cpu"
-    amp: Annotated[bool, Setting("Use bfloat16: faster on GPUs, but not bit-identical.")] = False
+    amp: Annotated[bool, Setting("Use mixed precision (bfloat16): faster, not bit-identical.")] = False
     workers: Annotated[
         int, Setting("Processes that prepare batches.  [default: 0 on a CPU, up to 8 for a GPU]", ge=0)
     ] = 0
@@ -88,7 +90,7 @@ class TrainSettings:
         check_settings(self)
 
     def deciding(self) -> dict[str, Any]:
-        """Return the fields that decide a run's outcome."""
+        """Return the settings that affect the result of a run."""
         return {name: value for name, value in asdict(self).items() if name not in _DECIDES_NOTHING}
 
 

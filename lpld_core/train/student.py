@@ -308,7 +308,7 @@ def largest_only(logits: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def resolved(settings: TrainSettings, pool: PoolReader) -> TrainSettings:
-    """Fill in what the pool decides: student and normalisation; refuse an unknown normalisation."""
+    """Fill in student and normalisation from the pool; refuse an unknown normalisation."""
     mean, std = find_normalisation(pool.header, settings.mean, settings.std, where=pool.location)
     small = pool.header.augmentation.output_height < SMALL_VIEWS_BELOW
     student = settings.student or ("small-resnet18" if small else "resnet18")

@@ -173,7 +173,7 @@ def _true_classes(views: ViewBatch, store: ImageStore) -> tuple[torch.Tensor, to
 def true_class_loss(
     own: torch.Tensor, partner: torch.Tensor, weight: torch.Tensor, label_smoothing: float = 0.0
 ) -> LossOf:
-    """Return the loss: cross-entropy with the classes of each view's two images, weighted."""
+    """Return the loss function: cross-entropy with the classes of each view's two images, weighted."""
 
     def loss_of(output: torch.Tensor, rows: slice) -> torch.Tensor:
         first, second = (

@@ -75,7 +75,7 @@ class Trainer:
 
     @property
     def result(self) -> nn.Module:
-        """The network to evaluate and keep: the average if there is one."""
+        """The network to evaluate and save: the weight average if there is one."""
         return self.model if self._average is None else self._average.model
 
     def accuracy(self, validation: ValidationSet | None) -> Accuracy | None:
