@@ -64,7 +64,7 @@ class NetworkSource:
 
 
 def network_source(name: str) -> NetworkSource:
-    """Return the source of a network; refuse unknown names."""
+    """Return the source of the network with this name; refuse unknown names."""
     small = _SMALL.fullmatch(name)
     if small:
         return _small_source(name, int(small.group(1)), small.group(2) or "")

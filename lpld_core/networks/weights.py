@@ -46,7 +46,7 @@ def with_prefix(tensors: Tensors, prefix: str) -> Tensors:
 
 
 def read_weights(path: str | Path) -> WeightsFile:
-    """Read a safetensors file or torch checkpoint without running code; unwrap state_dict and module.*."""
+    """Read a safetensors file or torch checkpoint without running code; strip state_dict and module.*."""
     path = Path(path)
     if not path.is_file():
         raise InvalidArgumentError(

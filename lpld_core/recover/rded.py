@@ -88,7 +88,7 @@ def _cross_entropy(teacher: LoadedTeacher, crops: Tensor, label: int, size: tupl
     images = prepared(crops, teacher.mean, teacher.std)
     height, width = size[0] - images.shape[2], size[1] - images.shape[3]
     top, left = height // 2, width // 2
-    # Zero is the mean colour.
+    # Zero is the mean colour after normalisation.
     shown = torch.nn.functional.pad(images, (left, width - left, top, height - top))
     logits = teacher.model(shown.to(device)).float()
     target = torch.full((len(crops),), label, device=device)

@@ -214,6 +214,6 @@ def mixed_units(classes: int, ipc: int, batch_size: int) -> list[Unit]:
 
 
 def grouped(units: Sequence[Unit], group_size: int) -> list[Group]:
-    """Cut the units into groups, in order."""
+    """Divide the units into groups of `group_size`, in order."""
     starts = range(0, len(units), group_size)
     return [Group(index=n, units=tuple(units[at : at + group_size])) for n, at in enumerate(starts)]

@@ -106,7 +106,7 @@ def verify_with_teacher(
     ensemble.teachers[0].require_classes(pool.classes, "pool", where=pool.location)
     if batches < 1:
         raise InvalidArgumentError("nothing to compare", expected="at least 1 batch", got=batches)
-    # Nothing is above NaN or infinity.
+    # No difference would exceed NaN or infinity.
     if tolerance is not None and not 0 <= tolerance < math.inf:
         raise InvalidArgumentError("tolerance is wrong", expected="a number >= 0", got=tolerance)
     order = np.argsort(keyed_generator(seed).random(len(pool)), kind="stable")

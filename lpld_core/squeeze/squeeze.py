@@ -185,7 +185,7 @@ class Squeezer:
 def _batches(
     teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings, group: ClassGroup, *, done: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield views float32 [B, 3, H, W] and labels int64 [B] of all passes, after the first `done` batches."""
+    """Yield views float32 [B, 3, H, W] and labels int64 [B] of all passes; skip the first `done` batches."""
     for number in range(settings.passes):
 
         def show(row: int, image: Pixels, number: int = number) -> Tensor:
@@ -363,7 +363,7 @@ def update_bound(*, smallest_class: int, images: int, batch_size: int, momentum:
     """Return the paper's bound (equation 6). smallest_class: images of the rarest class."""
     failure, deviation, start_error, tolerance = 0.05, 0.2, 1.0, 0.01
     appearance = 1 - (1 - smallest_class / images) ** batch_size
-    # Until every class has been seen about as often as expected, and the average has forgotten its start.
+    # Every class must appear about as often as expected, and the average must forget its initial value.
     chernoff = -2 * math.log(failure / 2) / (deviation**2 * appearance)
     convergence = math.log(start_error / tolerance) / ((1 - deviation) * momentum * appearance)
     required, available = math.ceil(max(chernoff, convergence)), math.ceil(images / batch_size)

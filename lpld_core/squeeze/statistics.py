@@ -91,7 +91,7 @@ class ClassStatistics(_About):
 
     @staticmethod
     def load(path: str | Path) -> ClassStatistics:
-        """Read a file that `save` wrote; refuse others."""
+        """Read a file that `save` wrote; refuse other files."""
         try:
             file = read_weights(path)
         except InvalidArgumentError as error:

@@ -122,7 +122,7 @@ class TrainingRun:
                 )
 
     def _clear(self) -> None:
-        """Delete an earlier run; its checkpoint, which identifies the rest, comes last."""
+        """Delete an earlier run; its checkpoint last, because it identifies the other files."""
         with write_errors(self.directory):
             for name in (RESULT, LOG, CHECKPOINT):
                 (self.directory / name).unlink(missing_ok=True)
