@@ -25,8 +25,8 @@ class Options(NetworkOptions):
     """Options of analyze."""
 
     real_per_class: Annotated[int, Setting("Real images to sample per class.", ge=2)] = 200
-    seed: Annotated[int, Setting("Seed of that sample.", ge=0, le=MAX_SEED)] = 0
-    batch_size: Annotated[int, Setting("Images in a forward pass.", ge=1)] = 128
+    seed: Annotated[int, Setting("Seed for sampling real images.", ge=0, le=MAX_SEED)] = 0
+    batch_size: Annotated[int, Setting("Images per forward pass.", ge=1)] = 128
 
 
 @click.command("analyze")
@@ -38,7 +38,7 @@ def command(folders: tuple[Path, ...], real: Path, as_json: bool, **given: Any) 
     """Compare image folders with real images through the features of a pretrained teacher.
 
     \b
-    similarity  cosine of two images of a class: mean over pairs, then over classes (+/- std).
+    similarity  cosine similarity in a class: mean over pairs, then over classes (+/- std).
                 Lower is more diverse.
     with self   the same, but each image is also paired with itself. The paper's figures for
                 ImageNet-1K at 50 images per class seem to be this: .841 (SRe2L), .816 (CDA),

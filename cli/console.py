@@ -43,7 +43,7 @@ def note(text: str) -> None:
 
 @contextlib.contextmanager
 def says_if_finished(out: Path | str | None, *, pool: bool = True) -> Iterator[None]:
-    """Say that nothing was done if a job leaves its output as it was.
+    """Print a note if a job leaves its output unchanged.
 
     out: None for a job that writes nothing.
     pool: the output is a pool, whose manifest is written last; else a folder that is moved into place.
@@ -70,7 +70,7 @@ def _identity(file: Path) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def says_if_stopped(out: Path | str) -> Iterator[None]:
-    """Say on Ctrl-C that the same command resumes."""
+    """On Ctrl-C, say that the same command resumes."""
     try:
         yield
     except KeyboardInterrupt:
@@ -83,21 +83,21 @@ def stdout_console() -> Console:
     """Return the console for data (stdout)."""
     from rich.console import Console
 
-    # Piped tables must not be folded at 80 columns, rich's width without a terminal, unless COLUMNS is set.
+    # Without a terminal and COLUMNS, rich would fold tables at 80 columns, which is too narrow for pipes.
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if known else 120)
 
 
 @cache
 def stderr_console() -> Console:
-    """Return the console for everything that is not data (stderr). One: its progress bars may be nested."""
+    """Return the console for all but data (stderr); a single one, as its progress bars may be nested."""
     from rich.console import Console
 
     return Console(stderr=True)
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """Print a JSON document to stdout; addresses in it without passwords and queries."""
+    """Print a JSON document to stdout, without the passwords and queries of addresses."""
     click.echo(json.dumps(_public(document), indent=2, allow_nan=False))
 
 

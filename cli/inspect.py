@@ -39,7 +39,7 @@ _IN_POOL = ""
     metavar="NAME",
     help="With --card: Hugging Face's name of a licence, e.g. cc-by-4.0, mit, other.",
 )
-@click.option("--name", type=TEXT, help="With --card: its title.  [default: the directory's name]")
+@click.option("--name", type=TEXT, help="With --card: title of the card.  [default: the directory's name]")
 @overwrite_option
 @json_option
 def command(
@@ -73,7 +73,7 @@ def command(
     from lpld_labels.inspect.summary import summarise
 
     if card is None and (licence or name or overwrite):
-        raise click.UsageError("--license, --name and --overwrite go with --card")
+        raise click.UsageError("--license, --name and --overwrite require --card")
     if card is not None and recipe:
         raise click.UsageError("give --card or --recipe, not both")
     if card is not None:

@@ -22,7 +22,7 @@ LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": (".analyze", "Compare the diversity of image folders with real images."),
     "build": (".build", "Label an image folder with a teacher: images -> pool."),
     "prune": (".prune", "Keep some of the label batches: pool -> smaller pool."),
-    "encode": (".encode", "Store labels in fewer bytes: pool -> pool of another codec."),
+    "encode": (".encode", "Store labels in fewer bytes: pool -> pool with another codec."),
     "copy": (".copy", "Copy a pool to or from an address, merge pools, add or extract images."),
     "plan": (".plan", "Find the prune ratio and codec that fit a byte budget."),
     "train": (".train", "Train a student from a pool."),
@@ -70,7 +70,7 @@ def _local(word: str) -> str:
 
 
 def main() -> None:
-    """Run the command line. A library error is one line and exit code 1; Ctrl-C is exit code 130."""
+    """Run the command line. A library error prints one line and exits with 1; Ctrl-C exits with 130."""
     _open_streams()
     code = _exit_code()
     # Only `train` runs in several processes, and it imports torch.
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Open closed streams (``>&-``) on the null device, so that no other file gets their numbers."""
+    """Open closed streams (``>&-``) on the null device, so that no other file gets their descriptors."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
@@ -110,7 +110,7 @@ def _exit_code() -> int:
         sys.stderr.close()
         return 0
     except OSError as error:
-        # What the library does not check, e.g. a name that is too long or a loop of links.
+        # Not checked by the library, e.g. a name that is too long or a symlink loop.
         message = without_secrets(f"{error.filename or 'this machine'}: {error.strerror or error}")
     click.echo(f"error: {message}", err=True)
     return code
@@ -119,13 +119,13 @@ def _exit_code() -> int:
 @click.group(
     cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only on stderr.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors on stderr.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the library's log on stderr.")
 @click.option(
     "--progress",
     type=click.Choice(["auto", "json"]),
     default="auto",
-    help="Progress on stderr: a bar or text lines, or a line of JSON every second.",
+    help="Progress on stderr: auto is a bar or text lines, json is one JSON line per second.",
 )
 @click.version_option(__version__, message="lpld-labels %(version)s")
 def group(quiet: bool, verbose: bool, progress: str) -> None:

@@ -45,14 +45,14 @@ class NumberRange(Number, click.FloatRange):
 
 
 def _parsed(metavar: str, parse: Callable[[str], object]) -> click.ParamType[Any]:
-    """Return the type of values that a function parses; its ValueError says what is wrong."""
+    """Return the click type of values that `parse` parses; click shows the text of its ValueError."""
     kind = click.types.FuncParamType(parse)
     kind.name = metavar
     return kind
 
 
 def _text(word: str) -> str:
-    if not is_text(word):  # a word of the command line may be any bytes
+    if not is_text(word):  # a command-line argument may be any bytes
         raise ValueError(f"{word!r} is not text")
     return word
 
@@ -89,7 +89,7 @@ CHANNELS = _parsed("R,G,B", _channels)
 POOL_BUDGET = _parsed("SIZE", lambda word: _size(word, images=False))
 BUDGET = _parsed("SIZE", lambda word: _size(word, images=True))
 # click does not check that these exist: a pool may be a URI, and the library's errors are better. The types
-# tell the shell to complete directories and files.
+# make the shell complete directories and files.
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(path_type=Path)
 OUT = click.Path()
@@ -117,7 +117,7 @@ SPELLED: Mapping[str, tuple[str, ...]] = {
     "weights": ("--teacher-weights",),
     "workers": ("-j", "--workers"),
 }
-"""Fields whose options are not simply --name-of-the-field."""
+"""Option names of fields where they are not --name-of-the-field."""
 
 
 def call_options(
@@ -125,8 +125,8 @@ def call_options(
 ) -> Decorator[Any]:
     """Add an option for every field of a dataclass that has a `Setting`.
 
-    usual: defaults that help shows of options that are None unless given, so that --preset can replace them.
-    types: click types of fields whose annotation is not enough.
+    usual: defaults to show in help. These options default to None, so that --preset can set the value.
+    types: click types of fields for which the annotation is not enough.
     """
 
     def add(command: F) -> F:
@@ -150,7 +150,7 @@ def verb_command(
     types: Mapping[str, Any] | None = None,
     cls: type[click.Command] = click.Command,
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a command of a verb: it has the verb's arguments as words, and its help, followed by examples."""
+    """Make a command from a verb: its arguments, options and help, followed by the command's examples."""
 
     def make(command: Callable[..., Any]) -> click.Command:
         call = vars(function)["call"]
@@ -207,7 +207,7 @@ def _click_type(entry: SettingField) -> Any:
         return click.IntRange(None if least is None else int(least), None if most is None else int(most))
     if kind is float:
         return NumberRange(least, most, min_open=setting.gt is not None, max_open=setting.lt is not None)
-    if os.PathLike[str] in entry.kinds:  # weights may be a name, or a path that the shell completes
+    if os.PathLike[str] in entry.kinds:  # weights are a name, or a path for the shell to complete
         return click.Path() if entry.name == "weights" else FOLDER
     types = {str: TEXT, tuple[str, ...]: TEXT, tuple[float, ...]: CHANNELS, Part: PART}
     return types.get(kind, click.Path(path_type=Path))

@@ -26,7 +26,7 @@ SECONDS_BETWEEN_TICKS = 1.0
 
 
 class CommandProgress(Progress):
-    """What verbs report to."""
+    """Shows the progress that verbs report."""
 
     def stage(self, what: str) -> AbstractContextManager[Progress]:
         return progress_bar(what)
@@ -34,7 +34,7 @@ class CommandProgress(Progress):
 
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Progress]:
-    """Show the progress of some work and the time left. Can be nested."""
+    """Show the progress and remaining time of a stage. Stages can be nested."""
     if quiet() and not progress_as_json():
         yield Progress()
     elif not progress_as_json() and stderr_console().is_terminal:
@@ -88,7 +88,7 @@ class ProgressLines(Progress):
 
     def __call__(self, done: int, total: int) -> None:
         if self._first is None:
-            # A resumed job starts with work done before, which must not count towards its rate.
+            # Work done before a job resumed must not count towards its rate.
             self._first = done
         self._done, self._total = done, total
         self.write_if_due()
@@ -111,7 +111,7 @@ class ProgressLines(Progress):
             self._write(self._json(finished=False) if self._as_json else self._text(now))
 
     def finish(self) -> None:
-        """Write the last line; text only if there was a line before."""
+        """Write the last line; as text, only if a line was written before."""
         if self._as_json:
             self._write(self._json(finished=True))
         elif self._wrote:

@@ -26,11 +26,11 @@ _REPEATED = ("build", "prune", "encode", "plan", "import")
 def recipe(manifest: Manifest) -> list[str]:
     """Return the commands and comments, one per line."""
     lineage = manifest.header.lineage
-    # When builds grew a pool, the last one labels what all did.
+    # If several builds grew a pool, the last one labels all its batches.
     builds = sum(1 for _ in takewhile(lambda step: step.operation == "build", lineage))
     steps = lineage[max(builds - 1, 0) :]
     if not steps:
-        return ["# how this pool was made is not recorded"]
+        return ["# the pool does not record how it was made"]
     packs = bool(manifest.files_of("packed")) and not _settings(manifest, steps[0]).get("pack")
     lines = []
     if builds:
@@ -86,7 +86,7 @@ def _settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
             "size": manifest.header.augmentation.output_height,
             "mean": mean,
             "std": std,
-            # The rounding of sums depends on it.
+            # Rounding of sums depends on the thread count.
             "threads": known.get("threads"),
         }
     if step.operation == "import":

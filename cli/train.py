@@ -29,7 +29,7 @@ _chosen = False
 
 
 class ReportOnce(click.Command):
-    """A command that torchrun starts in several processes: errors common to all are shown once."""
+    """A command that torchrun starts in several processes: errors of all processes are shown once."""
 
     def make_context(self, *given: Any, **options: Any) -> click.Context:
         with _first_reports():
@@ -47,7 +47,7 @@ def _first_reports() -> Iterator[None]:
         yield
     except (LabelPoolError, click.ClickException) as error:
         if not _chosen and "RANK" in os.environ and os.environ.get("LOCAL_RANK", "0") != "0":
-            # The launcher stops all processes when one ends: if this ended first, no error would be shown.
+            # The launcher stops all processes when one ends: if this one were first, no error would be shown.
             time.sleep(_MOST_SECONDS)
             _leave(error.exit_code if isinstance(error, click.ClickException) else 1)
         raise

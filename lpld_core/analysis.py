@@ -1,4 +1,4 @@
-"""How diverse images are and how close to real ones: similarity within classes, MMD (paper, 3.2), a page."""
+"""Metrics of image folders: similarity within classes, and MMD to real images (paper, section 3.2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KERNEL_ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Similarity:
-    """Cosine similarity within classes. with_self: the mean with pairs of an image and itself (paper)."""
+    """Cosine similarity within classes. with_self: also pairs each image with itself (paper)."""
 
     mean: float
     std: float
@@ -156,9 +156,9 @@ def extract_features(
     heads = [module for module in linear if module.out_features == teacher.classes]
     if not heads:
         raise InvalidArgumentError(
-            "cannot tell what this network's features are",
+            "cannot find this network's features",
             where=teacher.description.name,
-            expected=f"a linear layer with {teacher.classes} outputs at its end",
+            expected=f"a final linear layer with {teacher.classes} outputs",
             hint="use a network such as a ResNet",
         )
     head = heads[-1]

@@ -44,7 +44,7 @@ class _SqueezeCall(Writes, TorchExecutorOptions, SqueezeSettings, NetworkOptions
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Squeezed(Result):
-    """Statistics of a folder. bound: the passes that a moving average needs."""
+    """Statistics of a folder. bound: the paper's, for a moving average."""
 
     statistics: str
     views: str
@@ -65,16 +65,16 @@ def squeeze(call: _SqueezeCall) -> Squeezed:
 
     DATA is an image folder with one directory per class; OUT a safetensors file. Every pass covers all
     classes. A moving average needs several passes; the output states the paper's bound. Exact moments need
-    one, and are bit-identical for any number of workers (at equal --threads).
+    one pass, and are bit-identical for any number of workers (at equal --threads).
 
     Run the same command again after a crash or Ctrl-C to resume. Classes whose images changed in path, size
-    or date start over. An OUT from other settings or images is only replaced with --overwrite.
+    or date start over. An OUT with other settings or images is only replaced with --overwrite.
     """
     settings = part_of(SqueezeSettings, call)
     if call.train_teacher and call.weights in (DEFAULT_WEIGHTS, RANDOM_WEIGHTS):
-        raise UsageError("--train-teacher needs --teacher-weights FILE, the file to write")
+        raise UsageError("--train-teacher requires --teacher-weights FILE, the file to write")
     if not call.train_teacher and (call.epochs is not None or call.val is not None):
-        raise UsageError("--epochs and --val go with --train-teacher")
+        raise UsageError("--epochs and --val require --train-teacher")
 
     from lpld_core.images import RealFolder
     from lpld_core.networks.batchnorm import batchnorm_layers
@@ -97,7 +97,7 @@ def squeeze(call: _SqueezeCall) -> Squeezed:
         batchnorm_layers(teacher.model, name=f"teacher {call.teacher}")
         statistics = finished_squeeze(out, teacher, folder, settings)
         if statistics is not None:
-            log.warning("%s is there already, from the same squeeze", out)
+            log.warning("%s already exists, from the same squeeze", out)
             if unfinished_beside(out).exists():
                 # An earlier run stopped between its last write and this removal.
                 with workplace(unfinished_beside(out)):
@@ -143,7 +143,7 @@ def _require_replaceable(out: Path, overwrite: bool) -> None:
 
     if out.exists():
         if not overwrite:
-            raise PoolConflictError("something else is already here", where=out, hint=OVERWRITE_HINT)
+            raise PoolConflictError("another file is already here", where=out, hint=OVERWRITE_HINT)
         ClassStatistics.load(out)
 
 
@@ -160,7 +160,7 @@ def _train_teacher(call: _SqueezeCall, folder: RealFolder, shown: Progress) -> f
 
     weights, side = Path(call.weights), call.size or _TEACHER_SIDE
     if weights.exists() and trained_by(weights) is None:
-        raise UsageError(f"{weights} exists: leave out --train-teacher to use it")
+        raise UsageError(f"{weights} already exists: leave out --train-teacher to use it")
     recipe = replace(
         TEACHER_RECIPE,
         epochs=call.epochs or TEACHER_RECIPE.epochs,
@@ -183,9 +183,9 @@ def _train_teacher(call: _SqueezeCall, folder: RealFolder, shown: Progress) -> f
 
 @dataclass(frozen=True, kw_only=True)
 class MethodOptions:
-    """What `recover` starts from."""
+    """Method, preset and inputs of `recover`."""
 
-    method: Annotated[Method, Setting("Described above.")] = "lpld"
+    method: Annotated[Method, Setting("How images are made; see above.")] = "lpld"
     statistics: Annotated[Location | None, Setting("Class statistics from squeeze; required by lpld.")] = None
     real: Annotated[
         Location | None, Setting("Real images: rded takes crops of them, other methods their class names.")
@@ -218,14 +218,14 @@ def recover(call: _RecoverCall) -> RunSummary:
     rded   no optimisation: stitch 2 x 2 crops of real images on which the teacher is most confident
 
     Run the same command again after a crash or Ctrl-C to resume. OUT also gets recover.json with all settings
-    and contact_sheet.png, an overview of the images. rded only resumes with the same real images or copies.
+    and contact_sheet.png, an overview of the images. rded only resumes with the same real images, or copies.
     """
     if call.method == "rded" and call.real is None:
-        raise UsageError("--method rded needs --real, a folder of real images")
+        raise UsageError("--method rded requires --real, a folder of real images")
     if call.method == "lpld" and call.statistics_kind != "global" and call.statistics is None:
-        raise UsageError("--method lpld needs --statistics FILE (see squeeze) or --statistics-kind global")
+        raise UsageError("--method lpld requires --statistics FILE (see squeeze) or --statistics-kind global")
     if call.overwrite and call.part is not None:
-        raise UsageError("--overwrite replaces a complete run: it does not go with --part")
+        raise UsageError("--overwrite replaces a complete run: it cannot be combined with --part")
 
     from lpld_core.images import RealFolder
     from lpld_core.recover.run import recover_images

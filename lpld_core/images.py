@@ -1,4 +1,4 @@
-"""Images, prepared ahead of use by threads, which suffice because decoding and resizing release the GIL."""
+"""Real images and their views. Threads prepare them, as decoding and resizing release the GIL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BATCHES_AHEAD = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RealFolder:
-    """The images of a class folder in ImageFolder order. paths: relative, POSIX. labels: int64 [N]."""
+    """The images of a folder in torchvision's order. paths: relative, POSIX. labels: int64 [N]."""
 
     root: Path
     paths: tuple[str, ...]
@@ -68,7 +68,7 @@ class RealFolder:
         return np.flatnonzero(self.labels == label)
 
     def listing_digest(self, rows: Rows | None = None, *, dates: bool = False) -> str:
-        """Return a hex SHA-256 over path, size and (with `dates`) modification time of images; opens none."""
+        """Return a hex SHA-256 over path, size and (with `dates`) modification time of images."""
         state = hashlib.sha256()
         for path in self.paths if rows is None else [self.paths[row] for row in rows.tolist()]:
             found = file_status(self.root / path)
@@ -79,7 +79,7 @@ class RealFolder:
     def identity_digest(self) -> str:
         """Return a hex SHA-256 over all paths and sizes and the first image of each class.
 
-        Copies of a folder share it. Sizes alone do not identify uncompressed images.
+        Copies of a folder have the same digest. Sizes alone do not identify uncompressed images.
         """
         state = hashlib.sha256(self.listing_digest().encode())
         for row in np.unique(self.labels, return_index=True)[1].tolist():
@@ -106,8 +106,7 @@ def labelled_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield views float32 [B, 3, H, W], normalised for the teacher, and labels int64 [B], in order.
 
-    show: returns the view uint8 [H, W, 3] of (row, its image); called by several threads. By default the
-    centre view.
+    show(row, image): returns a view, uint8 [H, W, 3]; called by several threads. Default: the centre view.
     """
 
     def view(row: int) -> Tensor:
@@ -122,13 +121,13 @@ def labelled_batches(
 
 
 def shuffled_rows(folder: RealFolder, seed: int, number: int = 0) -> Rows:
-    """Return all rows in a random order that follows from the seed and the number of the pass."""
+    """Return all rows in a random order that depends only on the seed and the number of the pass."""
     draws = keyed_generator(seed, Stream.SQUEEZE_ORDER, number, 0, 0).random(len(folder))
     return np.argsort(draws, kind="stable")
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """Return at most `most` numbers below `count`, evenly spread, first and last included."""
+    """Return up to `most` evenly spaced integers from 0 to ``count - 1``."""
     return sorted(set(np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()))
 
 
@@ -138,9 +137,9 @@ LARGE_IMAGE_SHARE = 224 / 256
 
 
 def centre_view(image: Pixels, size: Size) -> Tensor:
-    """Return the centre of an image uint8 [H, W, 3] at a size: uint8 [height, width, 3].
+    """Return the centre of an image uint8 [H, W, 3], resized to uint8 [height, width, 3].
 
-    Small views, and images that have the size already, get the largest crop of the view's shape.
+    Small views, and images that already have the size, use the largest crop of the view's shape.
     """
     height, width = image.shape[:2]
     whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW
@@ -148,7 +147,7 @@ def centre_view(image: Pixels, size: Size) -> Tensor:
 
 
 def centre_crop(height: int, width: int, output: Size, share: float) -> tuple[int, int, int, int]:
-    """Return (top, left, height, width) of a centred crop of the output's shape, `share` of the largest."""
+    """Return a centred crop (top, left, height, width) of the output's shape. share: of the largest."""
     scale = share * min(height / output[0], width / output[1])
     rows = min(height, max(1, round(output[0] * scale)))
     columns = min(width, max(1, round(output[1] * scale)))
@@ -156,7 +155,7 @@ def centre_crop(height: int, width: int, output: Size, share: float) -> tuple[in
 
 
 def random_view(image: Pixels, size: Size, draws: np.random.Generator) -> Tensor:
-    """Return a random crop of an image uint8 [H, W, 3] at a size, flipped half the time: uint8 [h, w, 3]."""
+    """Return a random crop of an image uint8 [H, W, 3], resized to uint8 [h, w, 3] and flipped at random."""
     view = resized_crop(image, random_crops(draws, image.shape[:2], size, least=0.08)[0], size)
     return view.flip(1) if draws.random() < FLIP_PROBABILITY else view
 
@@ -170,7 +169,7 @@ def random_crops(
     ratio: tuple[float, float] = CROP_RATIO,
     count: int = 1,
 ) -> list[list[int]]:
-    """Return crops (top, left, height, width). least: share of the area. ratio: of width to height."""
+    """Return crops (top, left, height, width). least: smallest area share. ratio: range of width / height."""
     augmentation = Augmentation(
         output_height=output[0],
         output_width=output[1],
@@ -184,7 +183,7 @@ def random_crops(
 
 
 def resized_crop(image: Pixels, crop: Sequence[int], size: Size) -> Tensor:
-    """Return a crop (top, left, height, width) of an image uint8 [H, W, 3] at a size: uint8 [h, w, 3]."""
+    """Return a crop (top, left, height, width) of an image uint8 [H, W, 3], resized to uint8 [h, w, 3]."""
     top, left, height, width = crop
     return resize_torch(image[top : top + height, left : left + width], *size)
 

@@ -1,4 +1,4 @@
-"""Arguments that several verbs share: teachers, devices and workers; and checks before any work starts."""
+"""Arguments shared by several verbs (teachers, devices, workers), and checks before any work starts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NETWORKS = "resnet18, timm:NAME, hf:ID, small-resnet18:width=32 or package.module:factory."
-_WEIGHTS = "DEFAULT, random, or a safetensors or torch file"
+_NETWORKS = "Network: resnet18, timm:NAME, hf:ID, small-resnet18:width=32 or package.module:factory."
+_WEIGHTS = "Weights: DEFAULT, random, or a safetensors or torch file"
 _NORMALISATION = "Normalisation, if the weights do not record it."
 _SIZE = "in pixels.  [default: the teacher's]"
 THREADS = "CPU threads per process.  [default: the CPUs, divided among the processes]"
@@ -62,7 +62,7 @@ def look_over(folder: Location) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchExecutorOptions(ExecutorOptions):
-    """Executor of workers that run a network."""
+    """Options of an executor whose workers run a network."""
 
     gpus_per_task: Annotated[
         float | None, Setting("GPUs per Ray worker, e.g. 0.5.  [default: 1 with --device cuda, else 0]", ge=0)
@@ -70,7 +70,7 @@ class TorchExecutorOptions(ExecutorOptions):
 
     @contextmanager
     def opened_for(self, device: str, threads: int | None) -> Iterator[Executor]:
-        """Open the executor. device, threads: what a worker computes with."""
+        """Open the executor. device, threads: of each worker."""
         gpus = float(device.startswith("cuda")) if self.gpus_per_task is None else self.gpus_per_task
         with self.opened(gpus=gpus, threads=threads) as executor:
             yield executor
@@ -78,13 +78,13 @@ class TorchExecutorOptions(ExecutorOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class MachineOptions:
-    """Where torch computes."""
+    """Device and CPU threads of torch."""
 
-    device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
+    device: Annotated[str, Setting("Device: cpu, cuda, cuda:1, mps ...")] = "cpu"
     threads: Annotated[int | None, Setting(THREADS, ge=1)] = None
 
     def prepare_machine(self, workers: ExecutorOptions | None = None) -> Machine:
-        """Set this process's threads, check the device, and return where workers compute."""
+        """Set this process's threads, check the device, and return the workers' `Machine`."""
         import torch
 
         from lpld_core.teachers.teacher import Machine
@@ -103,7 +103,7 @@ class NetworkOptions(MachineOptions):
 
     teacher: Annotated[str, Setting(_NETWORKS)]
     weights: Annotated[Location, Setting(f"{_WEIGHTS}.")] = DEFAULT_WEIGHTS
-    size: Annotated[int | None, Setting(f"Side of its images {_SIZE}", ge=1)] = None
+    size: Annotated[int | None, Setting(f"Side of the images {_SIZE}", ge=1)] = None
     mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
     std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
 
@@ -138,7 +138,7 @@ class TeacherOptions:
     std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
 
     def choices(self, preset: tuple[TeacherChoice, ...] = ()) -> tuple[TeacherChoice, ...]:
-        """Pair each teacher with its weights. preset: teachers if none are given."""
+        """Pair each teacher with its weights. preset: used if no teachers are given."""
         given = (self.teacher,) if isinstance(self.teacher, str) else tuple(self.teacher)
         names = given or tuple(teacher.name for teacher in preset)
         weights = [os.fspath(file) for file in listed(self.weights)]
@@ -146,7 +146,7 @@ class TeacherOptions:
             raise UsageError("Missing option '--teacher'.")
         if weights and len(weights) != len(names):
             raise UsageError(
-                f"give --teacher-weights once per --teacher ({len(names)} times), got {len(weights)}"
+                f"give --teacher-weights once per --teacher: expected {len(names)}, got {len(weights)}"
             )
         size = None if self.size is None else (self.size, self.size)
         return tuple(

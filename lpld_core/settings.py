@@ -1,4 +1,4 @@
-"""Settings of squeeze and build, and those that several commands share. Imports no torch."""
+"""Settings of squeeze and build, and settings shared by several commands. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_WEIGHTS = "DEFAULT"
 """The published weights."""
 RANDOM_WEIGHTS = "random"
-"""Fresh weights, always the same: for timing and tests."""
+"""Random weights from a fixed seed, for timing and tests."""
 
 ImageCache = Annotated[
     Path | None, Setting("Directory for decoded images, shared by processes and runs.  [default: in memory]")
@@ -38,7 +38,7 @@ class TeacherChoice:
 Mix = Literal["none", "cutmix", "mixup"]
 Resize = Literal["torch", "pil"]
 MIX_ALPHAS: Mapping[str, float | None] = {"none": None, "cutmix": 1.0, "mixup": 0.8}
-"""Both parameters of the Beta distribution of mixing strengths."""
+"""Mixing strengths are drawn from Beta(alpha, alpha)."""
 CROP_RATIO = (3 / 4, 4 / 3)
 FLIP_PROBABILITY = 0.5
 
@@ -48,18 +48,18 @@ class ViewSettings:
     """Augmentation of views."""
 
     batch_size: Annotated[int, Setting("Views in a label batch.", ge=1, le=MAX_BATCH_SIZE)] = 128
-    crop_scale: Annotated[tuple[float, float], Setting("Area share of random crops.")] = (0.08, 1.0)
-    flip: Annotated[bool, Setting("Mirror every other view.")] = True
-    mix: Annotated[Mix, Setting("Blend views with others of their batch.")] = "none"
-    cutout_fraction: Annotated[float | None, Setting("Paint over a box with this share of the side.")] = None
-    patch_grid: Annotated[int | None, Setting("Shuffle N x N patches (RDED).", ge=1, le=15)] = None
-    resize: Annotated[Resize, Setting("Resize code.")] = "torch"
+    crop_scale: Annotated[tuple[float, float], Setting("Range of area shares of crops.")] = (0.08, 1.0)
+    flip: Annotated[bool, Setting("Mirror half of the views, at random.")] = True
+    mix: Annotated[Mix, Setting("Mix each view with another of its batch.")] = "none"
+    cutout_fraction: Annotated[float | None, Setting("Cut-out box, as a share of the view's side.")] = None
+    patch_grid: Annotated[int | None, Setting("Shuffle N x N patches per view (RDED).", ge=1, le=15)] = None
+    resize: Annotated[Resize, Setting("Implementation of resizing.")] = "torch"
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def augmentation(self, size: tuple[int, int]) -> Augmentation:
-        """Return what a pool records, for views of this height and width."""
+        """Return the augmentation that a pool records, for views of this height and width."""
         from lpld_labels.format.manifest import Augmentation  # imports Arrow, which is slow
 
         return Augmentation(
@@ -105,17 +105,17 @@ SqueezeViews = Literal["centre", "crop"]
 class SqueezeSettings:
     """Which views the teacher sees, and how their moments are computed."""
 
-    views: Annotated[SqueezeViews, Setting("Centre crop, or the paper's random crop and flip.")] = "centre"
+    views: Annotated[SqueezeViews, Setting("Centre crops, or the paper's random crops and flips.")] = "centre"
     passes: Annotated[int, Setting("Passes over the images, each with new views.", ge=1)] = 1
-    update: Annotated[Update, Setting("Exact moments, or the paper's moving average.")] = "exact"
-    momentum: Annotated[float, Setting("Of the moving average.", option=False, gt=0, lt=1)] = 0.1
-    batch_size: Annotated[int, Setting("Images in a forward pass; no effect on exact moments.", ge=1)] = 256
-    seed: Annotated[int, Setting("Order and views of the images.", ge=0, le=MAX_SEED)] = 0
+    update: Annotated[Update, Setting("Compute exact moments or the paper's moving average.")] = "exact"
+    momentum: Annotated[float, Setting("Momentum of the moving average.", option=False, gt=0, lt=1)] = 0.1
+    batch_size: Annotated[int, Setting("Images per forward pass; does not change exact moments.", ge=1)] = 256
+    seed: Annotated[int, Setting("Seed of the images' order and views.", ge=0, le=MAX_SEED)] = 0
 
     def __post_init__(self) -> None:
         check_settings(self)
         if self.passes > 1 and self.views == "centre" and self.update == "exact":
-            raise wrong_setting("passes", "1, for a centre looks the same every time", self.passes)
+            raise wrong_setting("passes", "1, because centre views are the same in every pass", self.passes)
 
     @property
     def average(self) -> float | None:
@@ -129,38 +129,38 @@ PoolViews = Literal["stored", "drawn"]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSettings(ViewSettings):
-    """How an image folder is labelled. The defaults are the paper's for ImageNet-1K, without its mixing."""
+    """How an image folder is labelled. The defaults are the paper's for ImageNet-1K, but without mixing."""
 
-    epochs: Annotated[int, Setting("Views of every image, before pruning.", ge=1, le=MAX_INDEX + 1)] = 300
+    epochs: Annotated[int, Setting("Views per image, before pruning.", ge=1, le=MAX_INDEX + 1)] = 300
     ratio: Annotated[float, Setting("Label only the batches that pruning to 1/RATIO keeps.", ge=1)] = 1.0
-    seed: Annotated[int, Setting("All views and their pruning follow from it.", ge=0, le=MAX_SEED)] = 0
+    seed: Annotated[int, Setting("Seed of all views and of pruning.", ge=0, le=MAX_SEED)] = 0
     replayable_by: Annotated[
         Replayer | None,
         Setting(
-            "Take images in the order that this program's trainer draws, and resize with Pillow as it does: "
-            "it then replays the exported pool exactly."
+            "Use this program's image order, and resize with Pillow as it does, so that its trainer replays "
+            "the exported pool exactly."
         ),
     ] = None
 
     fewer_classes: Annotated[bool, Setting("Allow fewer class folders than the teacher has classes.")] = False
-    codec: Annotated[str, Setting("f16, f16:plain, f32, int8, topk:50 ... (klt: encode the pool).")] = "f16"
+    codec: Annotated[str, Setting("Codec: f16, f16:plain, f32, int8, topk:50 ... (klt: see encode).")] = "f16"
     views: Annotated[
-        PoolViews, Setting("Store the views, or let readers draw them again from the seed: smaller.")
+        PoolViews, Setting("Store the views, or let readers draw them from the seed (a smaller pool).")
     ] = "stored"
-    pack: Annotated[bool, Setting("Put the images into the pool too, as copy --images does.")] = False
+    pack: Annotated[bool, Setting("Also store the images in the pool, as copy --images does.")] = False
 
-    device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
-    amp: Annotated[bool, Setting("Mixed precision: faster on GPUs, no longer bit-identical.")] = False
+    device: Annotated[str, Setting("Device: cpu, cuda, cuda:1, mps ...")] = "cpu"
+    amp: Annotated[bool, Setting("Use mixed precision: faster on GPUs, but not bit-identical.")] = False
     threads: Annotated[
         int | None, Setting("CPU threads per process.  [default: all, divided among processes]", ge=1)
     ] = None
     image_cache: ImageCache = None
-    part: Annotated[Part | None, Setting("Label one share; the last one publishes. See the examples.")] = None
+    part: Annotated[Part | None, Setting("Label one part; the last done publishes. See the examples.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings(LabelSettings):
-    """How teachers label an image folder; no teachers if the caller passes loaded ones."""
+    """Label settings and teachers. teachers: empty if the caller passes loaded teachers."""
 
     teachers: tuple[TeacherChoice, ...] = ()
     workers: Annotated[int, Setting("Threads that prepare pixels.", option=False, ge=1)] = 1

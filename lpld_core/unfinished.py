@@ -1,6 +1,6 @@
-"""Unfinished work: a directory in or beside the output, used by one process at a time, and checkpoints in it.
+"""Unfinished work: a locked directory in or beside the output, which holds checkpoints.
 
-The same command resumes from there. The directory is deleted when the output is complete.
+The same command resumes from them. The directory is deleted when the output is complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lpld_labels.pool.unfinished import differences
 SUFFIX = ".unfinished"
 LOCK = "lock"
 SAVE_SECONDS = 30.0
-"""Between two saves: a kill costs less than a minute of work."""
+"""Time between saves. A killed process loses less than a minute of work."""
 
 
 def unfinished_beside(out: Path) -> Path:
@@ -31,7 +31,7 @@ def unfinished_beside(out: Path) -> Path:
 
 @contextlib.contextmanager
 def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
-    """Lock a directory; delete it on success or if empty. wait: for the lock; else PoolConflictError."""
+    """Lock a directory; delete it on success or if empty. wait: wait for the lock; else raise an error."""
     refuse_links([directory])
     with contextlib.ExitStack() as stack:
         try:
@@ -41,7 +41,7 @@ def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
         except PoolWriteError as error:
             if isinstance(error.__cause__, BlockingIOError):
                 raise PoolConflictError(
-                    "another process is at work here",
+                    "another process is using this directory",
                     where=directory,
                     hint="wait until it is done, or choose another output",
                 ) from None
@@ -49,7 +49,7 @@ def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
         try:
             yield directory
         except BaseException:
-            # If that fails, the next run sweeps; raise the first error.
+            # If this fails, the next run cleans up; raise the original error.
             with contextlib.suppress(OSError):
                 sweep(directory)
                 if [path.name for path in directory.iterdir()] == [LOCK]:
@@ -92,12 +92,12 @@ def require_same_job(
     where: Path,
     otherwise: str = "replace it (--overwrite)",
 ) -> None:
-    """Raise PoolConflictError about the first setting (JSON value) that differs. otherwise: more advice."""
+    """Raise PoolConflictError about the first setting (JSON value) that differs. otherwise: ends the hint."""
     for name, expected, got in differences(dict(found), dict(wanted)):
         raise PoolConflictError(
-            f"{what} is here: '{name}' differs",
+            f"{what} is already here: its '{name}' differs",
             where=where,
             expected=expected,
             got=got,
-            hint=f"finish it with its own settings, choose another output, or {otherwise}",
+            hint=f"finish it with the settings it was started with, choose another output, or {otherwise}",
         )

@@ -47,15 +47,15 @@ class _BuildCall(Writes, TorchExecutorOptions, LabelSettings, TeacherOptions):
     out: NewPool
     preset: Annotated[
         ExperimentName | None,
-        Setting("Settings of a published experiment; the others override them.  [default: imagenet1k]"),
+        Setting("Settings of a published experiment; other options override them.  [default: imagenet1k]"),
     ] = field(default=None, kw_only=True)
-    dry_run: Annotated[bool, Setting("Label one batch in memory and return what the pool would cost.")] = (
-        field(default=False, kw_only=True)
+    dry_run: Annotated[bool, Setting("Label one batch in memory and estimate the cost of the pool.")] = field(
+        default=False, kw_only=True
     )
 
 
 def build_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the preset's values, and those that follow from other arguments."""
+    """Return the preset's values, and values implied by other arguments."""
     values = values_of(LabelSettings, preset_named(given.get("preset")).label)
     if given.get("replayable_by") is not None:
         values["resize"] = "pil"
@@ -89,7 +89,7 @@ def build(call: _BuildCall) -> BuildResult:
         workers=1 if call.device == "cpu" else min(_MOST_PIXEL_THREADS, threads),
     )
     if call.overwrite and call.part is not None:
-        raise UsageError("--overwrite replaces a complete pool: it does not go with --part")
+        raise UsageError("--overwrite replaces a complete pool: it cannot be combined with --part")
     if is_address(call.out) and call.part is not None:
         raise UsageError("parts need a shared directory: with --part, OUT cannot be an address")
     if call.ray is None:
@@ -145,10 +145,10 @@ class _VerifyCall(Shows, MachineOptions, TeacherOptions, FromPool):
     batches: Annotated[int, Setting("Batches to label again.", ge=1)] = 8
     tolerance: Annotated[
         float | None,
-        Setting("Largest allowed difference of a label.  [default: what the codec rounds away]", ge=0),
+        Setting("Largest allowed difference of a label.  [default: the codec's rounding error]", ge=0),
     ] = None
     seed: Annotated[int, Setting("Seed of the sample of batches.", ge=0, le=MAX_SEED)] = 0
-    amp: Annotated[bool, Setting("Mixed precision, as the pool was labelled.")] = False
+    amp: Annotated[bool, Setting("Use mixed precision; set it if POOL was labelled with it.")] = False
     strict: Annotated[
         bool, Setting("For untrusted pools: check in a child process with limits, and report unneeded data.")
     ] = False
@@ -197,7 +197,7 @@ def verify(call: _VerifyCall) -> Verified:
 
     for name, value in (("--images", call.images), ("--size", call.size)):
         if value is not None and not call.teacher:
-            raise UsageError(f"{name} goes with --teacher")
+            raise UsageError(f"{name} requires --teacher")
     if call.teacher:
         import torch  # noqa: F401  # before the bytes are checked
 
@@ -211,7 +211,7 @@ def verify(call: _VerifyCall) -> Verified:
 
 
 def _check_labels(call: _VerifyCall, shown: Progress) -> TeacherCheck:
-    """Label sampled batches again, at the size that they have in the pool."""
+    """Label sampled batches again, at the size of the pool's views."""
     from lpld_core.relabel.verify_teacher import verify_with_teacher
     from lpld_core.teachers.ensemble import load_ensemble
     from lpld_labels.pool.reader import PoolReader
@@ -257,7 +257,7 @@ class RunOptions:
     preset: Annotated[
         ExperimentName | None,
         Setting(
-            "Settings of a published experiment; the others override them.  "
+            "Settings of a published experiment; other options override them.  "
             "[default: imagenet1k with --sampling shuffled]"
         ),
     ] = None
@@ -271,7 +271,7 @@ class TrainCall(Writes, TrainSettings, RunOptions, FromPool):
 
     @property
     def place(self) -> Path:
-        """The directory of the run. Neither a query nor a password becomes its name."""
+        """The directory of the run. Its default name omits queries and passwords of an address."""
         name = Path(redact(self.pool).partition("?")[0].rstrip("/")).name
         return Path(f"{name}-student") if self.out is None else Path(self.out)
 
@@ -292,7 +292,7 @@ def train(call: TrainCall) -> TrainResult:
     Run the same command again after a crash: it resumes from the last checkpoint and ends with the same
     weights. The run's directory gets log.jsonl, checkpoint.safetensors and student.safetensors.
 
-    A temperature that falls (--temperature-schedule, preset lpqld) needs labels that serve every
+    A decaying temperature (--temperature-schedule, preset lpqld) needs labels that serve every
     temperature: all logits (f16, int8) or klt. Top-k labels serve low temperatures only.
 
     Several processes (torchrun) share the rows of every step: --batch-size is their total, and a run may
@@ -306,9 +306,9 @@ def train(call: TrainCall) -> TrainResult:
 
 
 def require_trainable(call: TrainCall) -> None:
-    """Refuse arguments that cannot work; set this process's threads."""
+    """Refuse invalid arguments; set this process's threads."""
     if call.val_by_order and call.val is None:
-        raise UsageError("--val-by-order goes with --val")
+        raise UsageError("--val-by-order requires --val")
     import torch
 
     from lpld_core.train.ranks import threads_of_a_rank
@@ -323,7 +323,7 @@ def require_trainable(call: TrainCall) -> None:
 
 
 def train_in(call: TrainCall, ranks: Ranks) -> TrainResult:
-    """Train in this process and the others that joined."""
+    """Train in this process and all others that joined the run."""
     from lpld_core.train.evaluate import ValidationSet
     from lpld_core.train.student import train_student
     from lpld_labels.pool.reader import PoolReader

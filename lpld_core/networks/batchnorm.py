@@ -1,4 +1,4 @@
-"""BatchNorm layers of a network: find them, watch their inputs, and sum these quickly."""
+"""BatchNorm layers of a network: find them, hook their inputs, and sum these inputs quickly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lpld_labels.errors import InvalidArgumentError
 
 _CHUNK_VALUES = 1 << 17
-"""Values summed at a time on a CPU: temporaries stay in the cache, which is 2 to 3 times faster."""
+"""Values summed at a time on a CPU. Temporaries then fit in the cache, which is 2 to 3 times faster."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,14 +45,14 @@ def batchnorm_layers(model: nn.Module, *, name: str = "the network") -> tuple[Ba
     if not layers:
         raise InvalidArgumentError(
             f"{name} has no BatchNorm2d layer, so it has no statistics to match",
-            hint="squeeze and recover with a BatchNorm network such as a ResNet; this one can still label",
+            hint="squeeze and recover with a BatchNorm network such as a ResNet; build takes this one too",
         )
     return tuple(layers)
 
 
 @contextlib.contextmanager
 def watched_inputs(layers: Sequence[BatchNormLayer], watch: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Call `watch(layer number, input [B, channels, H, W])` before a layer runs."""
+    """Call `watch(layer index, input [B, channels, H, W])` before each layer runs."""
     with contextlib.ExitStack() as stack:
         for number, layer in enumerate(layers):
 
@@ -66,8 +66,8 @@ def watched_inputs(layers: Sequence[BatchNormLayer], watch: Callable[[int, Tenso
 def image_sums(values: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     """Return sum and sum of squares of ``values - shift`` over the pixels of each image and channel.
 
-    values: float [B, channels, H, W]. shift: float [channels], near the mean: it keeps the variance exact
-    where the mean is large. Returns two float [B, channels].
+    values: float [B, channels, H, W]. shift: float [channels], close to the mean, to keep the variance
+    accurate where the mean is large. Both results: float [B, channels].
     """
     offset = shift.to(values.dtype).view(1, -1, 1, 1)
     images = len(values)

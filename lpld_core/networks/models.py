@@ -1,4 +1,4 @@
-"""Networks by name, as for ``--teacher`` and ``--student``. Pools record the name of their teacher.
+"""Networks by name, as given to ``--teacher`` and ``--student``. Pools record their teachers' names.
 
 resnet18                                a torchvision classifier
 timm:resnet50                           a timm model, if timm is installed
@@ -37,7 +37,7 @@ _SMALL_INPUT, _LARGE_INPUT = (64, 64), (224, 224)
 class Network:
     """A network and its expected input: height and width, and the mean and std of pixels scaled to 0..1.
 
-    None where a network of a factory does not say.
+    A field is None if a factory's network does not declare it.
     """
 
     module: nn.Module
@@ -48,14 +48,14 @@ class Network:
 
 @dataclass(frozen=True)
 class NetworkSource:
-    """Builds a network with fresh weights (class count None: its default), or published ones if any."""
+    """Builds a network with random weights (class count None: its default) or, if any, published weights."""
 
     name: str
     build: Callable[[int | None], Network]
     pretrained: Callable[[], Network] | None = None
 
     def classes_of(self, tensors: dict[str, torch.Tensor]) -> int | None:
-        """Return the class count of weights, if the network's head depends on it."""
+        """Return the class count of weights, or None if no parameter's shape shows it."""
         with torch.device("meta"):  # allocates nothing
             two = self.build(2).module.state_dict()
             three = self.build(3).module.state_dict()
@@ -64,7 +64,7 @@ class NetworkSource:
 
 
 def network_source(name: str) -> NetworkSource:
-    """Return the source of a network; refuse unknown names."""
+    """Return the source of the network with this name; refuse unknown names."""
     small = _SMALL.fullmatch(name)
     if small:
         return _small_source(name, int(small.group(1)), small.group(2) or "")
@@ -79,7 +79,7 @@ def network_source(name: str) -> NetworkSource:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's random numbers on the CPU inside the block."""
+    """Seed torch's CPU generator inside the block; restore it afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -91,7 +91,7 @@ def _small_source(name: str, depth: int, options: str) -> NetworkSource:
         key, _, value = part.partition("=")
         if key not in _SMALL_OPTIONS or not value.isdecimal():
             raise InvalidArgumentError(
-                "network name is wrong",
+                "invalid option in a network name",
                 where=name,
                 expected=" or ".join(f"{option}=NUMBER" for option in _SMALL_OPTIONS),
                 got=part,
@@ -103,7 +103,7 @@ def _small_source(name: str, depth: int, options: str) -> NetworkSource:
             raise InvalidArgumentError(
                 "this network needs a class count or trained weights",
                 where=name,
-                hint="give a weights file, from which the class count follows",
+                hint="give a weights file, which determines the class count",
             )
         module = SmallResNet(classes=classes, depth=depth, **settings)
         return Network(module=module, input_size=_SMALL_INPUT)
@@ -112,7 +112,7 @@ def _small_source(name: str, depth: int, options: str) -> NetworkSource:
 
 
 def _torchvision_source(name: str) -> NetworkSource:
-    torchvision: Any = importlib.import_module("torchvision")  # here because it is slow to import
+    torchvision: Any = importlib.import_module("torchvision")  # imported here because it is slow
     if name not in torchvision.models.list_models(module=torchvision.models):
         raise InvalidArgumentError(
             "unknown network",
@@ -197,7 +197,7 @@ def _hugging_face_source(name: str) -> NetworkSource:
 
 
 def _tensors_only(module: nn.Module) -> nn.Module:
-    """Make a network return `output.logits` where it returns an object that has them."""
+    """Make a network return `output.logits` if its output has this attribute."""
     module.register_forward_hook(_logits_of)
     return module
 
@@ -231,13 +231,13 @@ def _factory_source(name: str) -> NetworkSource:
 
 
 def _declared(module: nn.Module, name: str) -> tuple[Any, ...] | None:
-    """Return a tuple or list that a network has as an attribute; its buffers and parameters are its own."""
+    """Return a network's attribute if it is a tuple or list, not a buffer or parameter of that name."""
     value = getattr(module, name, None)
     return tuple(value) if isinstance(value, tuple | list) else None
 
 
 def _imported(name: str) -> Callable[..., Any]:
-    """Import the factory; modules of the working directory count, as with ``python -m``."""
+    """Import the factory, also from the working directory, as ``python -m`` does."""
     path = list(sys.path)
     sys.path.append(str(Path.cwd()))
     try:
@@ -246,7 +246,7 @@ def _imported(name: str) -> Callable[..., Any]:
         raise InvalidArgumentError(
             f"cannot import the network's factory: {error}",
             where=name,
-            hint="write package.module:factory for a callable that can be imported from here",
+            hint="give package.module:factory, an importable callable",
         ) from None
     finally:
         sys.path[:] = path
@@ -263,7 +263,7 @@ def _download(name: str) -> Iterator[None]:
         raise InvalidArgumentError(
             f"cannot download the published weights: {first_line(error)}",
             where=name,
-            hint="give a weights file instead, or run once where there is a connection",
+            hint="give a weights file, or run once with an internet connection",
         ) from None
 
 
@@ -274,8 +274,8 @@ class SmallResNet(nn.Module):
     """A ResNet for 32 to 64 px images, with a 3x3 stem, no max-pool, and torchvision's parameter names.
 
     The defaults are the network of the Tiny-ImageNet experiments. width: channels of the first stage, doubled
-    at each later one. stem_stride: 2 quarters the cost. channels: 1 for grey images; the network then sees
-    the mean of the colours, so that recovery cannot add colours.
+    at each later one. stem_stride: 2 divides the cost by 4. channels: 1 for grey images; the network then
+    averages the colour channels, so that recovery cannot add colours.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class SmallResNet(nn.Module):
         blocks = BLOCKS_PER_STAGE.get(depth)
         if blocks is None or width < 1 or stem_stride not in (1, 2) or channels not in (1, 3):
             raise InvalidArgumentError(
-                "small ResNet cannot be built",
+                "invalid options of a small ResNet",
                 expected="depth 10, 18 or 34, width >= 1, stem_stride 1 or 2 and channels 1 or 3",
                 got=f"depth {depth}, width {width}, stem_stride {stem_stride}, channels {channels}",
             )

@@ -25,10 +25,10 @@ Tensors = dict[str, torch.Tensor]
 METADATA_KEY = "lpld-labels"
 """The safetensors metadata entry that this project writes: a JSON object."""
 _GLOBAL = re.compile(r"(?:GLOBAL|global:?|class) ([\w.]+)")
-"""Torch's error about a name in a checkpoint that it refuses."""
+"""Finds the refused global in torch's error about a checkpoint."""
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _COUNTER = "num_batches_tracked"
-"""No output depends on it, and old checkpoints lack it."""
+"""Part of the names of BatchNorm counters: no output depends on them, and old checkpoints lack them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,12 @@ class WeightsFile:
 
 
 def with_prefix(tensors: Tensors, prefix: str) -> Tensors:
-    """Return the tensors whose names have a prefix, by their names without it."""
+    """Return the tensors whose names start with a prefix; remove it from the names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def read_weights(path: str | Path) -> WeightsFile:
-    """Read a safetensors file or torch checkpoint without running code; unwrap state_dict and module.*."""
+    """Read a safetensors file or torch checkpoint without running code; strip state_dict and module.*."""
     path = Path(path)
     if not path.is_file():
         raise InvalidArgumentError(
@@ -54,7 +54,7 @@ def read_weights(path: str | Path) -> WeightsFile:
         )
     with path.open("rb") as stream:
         start = stream.read(9)
-    # Safetensors begin with eight bytes of length and a JSON object.
+    # A safetensors file starts with an 8-byte length and a JSON object.
     if path.suffix == ".safetensors" or start[8:] == b"{":
         return _read_safetensors(path)
     try:
@@ -70,9 +70,9 @@ def _why_unreadable(error: Exception) -> str:
     """Return torch's reason without its advice to run the code in the file."""
     refused = _GLOBAL.search(str(error))
     if refused:
-        return f"it asks for {refused.group(1)}, which is more than tensors; nothing of it was run"
+        return f"it refers to {refused.group(1)}, which is not tensor data; no code was run"
     if "weights_only" in str(error) or "Weights only" in str(error):
-        return "it is damaged, or holds more than tensors; nothing of it was run"
+        return "it is damaged or holds more than tensors; no code was run"
     return first_line(error)
 
 
@@ -88,7 +88,7 @@ def _read_safetensors(path: Path) -> WeightsFile:
     except json.JSONDecodeError:
         raise _not_weights(path, f"metadata entry '{METADATA_KEY}' is not JSON") from None
     if not isinstance(about, dict):
-        raise _not_weights(path, f"metadata entry '{METADATA_KEY}' is no JSON object")
+        raise _not_weights(path, f"metadata entry '{METADATA_KEY}' is not a JSON object")
     return WeightsFile(path=path, tensors=tensors, about=about)
 
 
@@ -97,7 +97,7 @@ def _state_dict(document: Any, path: Path) -> Tensors:
         if isinstance(document, Mapping) and isinstance(document.get(wrapper), Mapping):
             document = document[wrapper]
     if not isinstance(document, Mapping) or not document:
-        raise _not_weights(path, f"it holds a {type(document).__name__}, not tensors by name")
+        raise _not_weights(path, f"it holds a {type(document).__name__}, not a dict of tensors")
     for name, value in document.items():
         if not isinstance(value, torch.Tensor):
             raise _not_weights(path, f"entry '{name}' is a {type(value).__name__}, not a tensor")
@@ -133,7 +133,7 @@ def save_weights(
 
 
 def load_into(model: nn.Module, weights: WeightsFile) -> None:
-    """Load weights into a model; names and shapes must agree, but counters may be missing."""
+    """Load weights into a model; names and shapes must match, but BatchNorm counters may be missing."""
     own = model.state_dict()
     missing = sorted(name for name in own if name not in weights.tensors and _COUNTER not in name)
     surplus = sorted(name for name in weights.tensors if name not in own)

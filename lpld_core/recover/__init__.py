@@ -1,1 +1,1 @@
-"""Recovery: a few images per class, made from what a teacher remembers of its training data."""
+"""Recovery: a few images per class, synthesised from a teacher."""

@@ -34,7 +34,7 @@ CONTACT_SHEET_FILE = "contact_sheet.png"
 _SUFFIXES = {"jpeg": ".jpg", "png": ".png"}
 _RECORD_PLACE = "record"
 _MAY_CHANGE = ("class_group", "created_by")
-"""Parts of a record that decide no image."""
+"""Fields of a record that do not affect images."""
 
 
 class RecoveredFolder:
@@ -120,7 +120,7 @@ class RecoveredFolder:
                 return True
         elif self.root.exists() and any(entry.name != SUFFIX for entry in sorted(self.root.iterdir())):
             raise PoolConflictError(
-                f"something is already here, and no {RECORD_FILE}",
+                f"the folder is not empty and has no {RECORD_FILE}",
                 where=self.root,
                 hint="choose a new or empty folder: every directory here counts as a class",
             )
@@ -134,9 +134,9 @@ class RecoveredFolder:
             for entry in folder.iterdir() if folder.is_dir() else [folder]:
                 if not re.fullmatch(rf"{re.escape(entry.parent.name)}_\d{{5}}\.(jpg|png)", entry.name):
                     raise PoolConflictError(
-                        "this is no image of a recovery run, so the folder is not replaced",
+                        "this is not an image of a recovery run, so the folder is not replaced",
                         where=entry,
-                        hint="choose another path, or move it away",
+                        hint="choose another path, or move this file away",
                     )
         work = [place for place in sorted(self._unfinished.iterdir()) if place.name != _RECORD_PLACE]
         for group in work:

@@ -1,8 +1,8 @@
-"""Optimise the images of one group from noise to what the teacher remembers.
+"""Optimise the images of one group, starting from noise.
 
 The loss is cross-entropy through the frozen teacher plus the distance to BatchNorm statistics. Moments are
-taken unit by unit, and the teacher normalises with its global statistics: units of one forward pass do not
-affect each other.
+computed per unit, and the teacher normalises with its global statistics, so the units of one forward pass do
+not affect each other.
 
 An image is seen through a view: crop, resize, flip and roll. All are linear and separable, so a view is
 ``rows @ image @ columns^T`` with one small matrix per axis, and gradients are exact.
@@ -35,7 +35,7 @@ from lpld_labels.format.random_streams import Stream, keyed_generator
 _IMAGES, _ADAM = "images", "adam."
 BETAS = (0.5, 0.9)
 _CHECK_EVERY = 25
-"""Iterations between checks of the loss. NaN stays in Adam's averages, so none is missed."""
+"""Iterations between checks that losses are finite. NaN persists in Adam's averages, so none is missed."""
 
 
 class UnitMoments(torch.autograd.Function):
@@ -140,7 +140,7 @@ def layer_targets(
         )
     if statistics is None:
         raise InvalidArgumentError(
-            "class statistics are needed",
+            "class statistics are required",
             hint="make them with: lpld-labels squeeze; or match global statistics",
         )
     statistics.check_teacher(teacher)
@@ -221,7 +221,7 @@ def recover_group(
     *,
     checkpoint: Checkpoint | None = None,
 ) -> Generator[int, None, RecoveredGroup]:
-    """Optimise one group's images: yield the iterations done after each, return the last iterate.
+    """Optimise one group's images: yield the number of iterations done, return the last images.
 
     checkpoint: where to save the images, and to resume from. Raises ComputationError if values stop being
     finite or memory runs out.
@@ -240,7 +240,7 @@ def recover_group(
             if iteration % _CHECK_EVERY == 0 or iteration == last:
                 _refuse_not_finite(per_unit, group, iteration)
             optimiser.step(per_unit.sum(), iteration)
-            # Not after the last: its losses are reported, and checkpoints lack them.
+            # Not after the last one: checkpoints lack its losses, which are reported.
             if checkpoint is not None and iteration != last and checkpoint.due():
                 checkpoint.save(optimiser.state(), iterations=iteration + 1)
             yield iteration + 1
@@ -301,7 +301,7 @@ class View:
 
 
 def draw_view(settings: RecoverSettings, unit: tuple[int, int], iteration: int) -> View:
-    """Draw the view of one unit (its key) at one iteration; it depends on nothing but the arguments."""
+    """Draw a unit's view at one iteration; it depends on the arguments only. unit: the unit's key."""
     random = keyed_generator(settings.seed, Stream.RECOVERY_VIEWS, *unit, iteration)
     crop = random_crops(random, settings.size, settings.size, least=settings.crop_from(iteration))[0]
     flip, down, right = random.random(3).tolist()
@@ -333,7 +333,7 @@ def _view_matrices(view: View, size: tuple[int, int]) -> tuple[Matrix, Matrix]:
 
 
 def _resize_matrix(start: int, length: int, size: int) -> Matrix:
-    """Return [size, size]: take `length` pixels from `start` and resize them to `size`, bilinearly."""
+    """Return a matrix [size, size] that resizes `length` pixels from `start` to `size`, bilinearly."""
     centre = np.maximum((np.arange(size) + 0.5) * length / size - 0.5, 0.0)
     lower = np.minimum(centre.astype(np.int64), length - 1)
     upper = np.minimum(lower + 1, length - 1)
@@ -345,7 +345,7 @@ def _resize_matrix(start: int, length: int, size: int) -> Matrix:
 
 
 def show(images: Tensor, sizes: list[int], views: list[View]) -> Tensor:
-    """Return each unit's images [B, 3, H, W] through its view; differentiable. sizes: images per unit."""
+    """Apply each unit's view to its images [B, 3, H, W]; differentiable. sizes: images per unit."""
     height, width = images.shape[2:]
     shown = []
     for unit, view in zip(torch.split(images, sizes), views, strict=True):

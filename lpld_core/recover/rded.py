@@ -1,7 +1,7 @@
-"""Images without optimisation (RDED): the crops of real images with the teacher's lowest cross-entropy.
+"""Images without optimisation (RDED): crops of real images with the teacher's lowest cross-entropy.
 
-Of a few random crops of each real image, the best one is kept. The best crops of a class, shrunk and stitched
-n x n, are its images.
+The best of a few random crops of each real image is kept. The best crops of a class are shrunk, and n x n of
+them are stitched into an image.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.render.images import THREADS, map_ahead
 
 _BATCH = 100
-"""Crops that the teacher sees at a time."""
+"""Crops per forward pass of the teacher."""
 
 
 def stitch_class(
     teacher: LoadedTeacher, folder: RealFolder, label: int, settings: RdedSettings
 ) -> Generator[int, None, Tensor]:
-    """Make a class's images: yield the candidates looked at, return uint8 [ipc, H, W, 3]."""
+    """Make a class's images: yield the number of candidates done, return uint8 [ipc, H, W, 3]."""
     rows = candidates(folder, label, settings)
     kept, losses = [], []
     step = max(1, _BATCH // settings.crops)
@@ -50,7 +50,7 @@ def stitch_class(
 
 
 def candidates(folder: RealFolder, label: int, settings: RdedSettings) -> npt.NDArray[np.int64]:
-    """Return the rows of a random choice of the class's images, in folder order; refuse too few."""
+    """Return the rows of randomly chosen images of a class, in folder order; refuse if too few."""
     rows = folder.rows_of(label)
     needed = settings.ipc * settings.tiles**2
     if min(len(rows), settings.candidates) < needed:
@@ -59,7 +59,7 @@ def candidates(folder: RealFolder, label: int, settings: RdedSettings) -> npt.ND
             where=folder.root,
             expected=f"{needed} for {settings.ipc} images of {settings.tiles} x {settings.tiles} crops",
             got=min(len(rows), settings.candidates),
-            hint="lower ipc or add real images (or look at more candidates)",
+            hint="lower ipc, add real images or raise candidates",
         )
     draws = keyed_generator(settings.seed, Stream.STITCHED_CHOICE, label, 0, 0).random(len(rows))
     chosen: npt.NDArray[np.int64] = rows[np.sort(np.argsort(draws, kind="stable")[: settings.candidates])]
@@ -74,7 +74,7 @@ def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:
         image.shape[:2],
         settings.size,
         least=settings.smallest_crop,
-        # Tiles have the output's shape, so crops of it are not distorted.
+        # Tiles have the output's aspect ratio, and so have the crops: nothing is distorted.
         ratio=(settings.size[1] / settings.size[0],) * 2,
         count=settings.crops,
     )
@@ -83,12 +83,12 @@ def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:
 
 @torch.inference_mode()
 def _cross_entropy(teacher: LoadedTeacher, crops: Tensor, label: int, size: tuple[int, int]) -> Tensor:
-    """Return the teacher's cross-entropy for tiles, padded to its size as in RDED's program: float32 [N]."""
+    """Return the teacher's cross-entropy for tiles, padded to `size` as in RDED's program: float32 [N]."""
     device = next(teacher.model.parameters()).device
     images = prepared(crops, teacher.mean, teacher.std)
     height, width = size[0] - images.shape[2], size[1] - images.shape[3]
     top, left = height // 2, width // 2
-    # Zero is the mean colour.
+    # Zero is the mean colour after normalisation.
     shown = torch.nn.functional.pad(images, (left, width - left, top, height - top))
     logits = teacher.model(shown.to(device)).float()
     target = torch.full((len(crops),), label, device=device)

@@ -1,4 +1,4 @@
-"""Settings of a recovery run, the papers' presets, and the plan of a run. Imports no torch."""
+"""Settings of a recovery run, the papers' presets, and the plan of a run. Does not import torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PASS_IMAGES = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """Images that share BatchNorm statistics and views. members: (class, number). key: of its draws."""
+    """Images that share BatchNorm statistics and views. members: (class, number). key: of random draws."""
 
     key: tuple[int, int]
     members: tuple[tuple[int, int], ...]
@@ -33,7 +33,7 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Units of one forward pass. Each group is made on its own: runs share groups and resume at them."""
+    """Units that share a forward pass. Groups are independent: parts divide them, runs resume by group."""
 
     index: int
     units: tuple[Unit, ...]
@@ -48,21 +48,21 @@ class Group:
 
 
 _ITERATIONS = Setting("Steps of the optimiser per image.  [default: the preset's]", ge=1)
-_RATE = Setting("Falls to 0 by a cosine.  [default: the preset's]", gt=0)
+_RATE = Setting("Learning rate; decays to 0 as a cosine.  [default: the preset's]", gt=0)
 _ALPHA = Setting("Weight of the BatchNorm loss.  [default: the preset's]", ge=0)
-_ROLL = Setting("Greatest random shift in pixels.  [default: the preset's]", ge=0)
-_KIND = Setting("What lpld matches  [default: class]; global is the paper's '+C' ablation.")
-_GROUP = Setting("Classes (sre2l, cda: batches) in a forward pass.  [default: about 100 images]", ge=1)
+_ROLL = Setting("Largest random shift in pixels.  [default: the preset's]", ge=0)
+_KIND = Setting("Statistics that lpld matches; global: the paper's '+C' ablation.  [default: class]")
+_GROUP = Setting("Classes (sre2l, cda: batches) per forward pass.  [default: about 100 images]", ge=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageChoices:
-    """Settings of all methods that users choose."""
+    """Settings of all methods that users can choose."""
 
     ipc: Annotated[int, Setting("Images per class.", ge=1)]
-    smallest_crop: Annotated[float, Setting("Least area share of crops; cda starts at 1.", gt=0, le=1)] = 0.08
-    seed: Annotated[int, Setting("All noise and views follow from it.", ge=0, le=MAX_SEED)] = 0
-    format: Annotated[ImageFormat, Setting("Of the image files.")] = "jpeg"
+    smallest_crop: Annotated[float, Setting("Minimum crop area, 0 to 1; cda starts at 1.", gt=0, le=1)] = 0.08
+    seed: Annotated[int, Setting("Seed of all noise and views.", ge=0, le=MAX_SEED)] = 0
+    format: Annotated[ImageFormat, Setting("Format of the image files.")] = "jpeg"
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -70,7 +70,7 @@ class ImageChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class RecoverChoices(ImageChoices):
-    """Settings that users choose. None: the method's or the preset's."""
+    """Settings that users can choose. None: the default of the method or preset."""
 
     iterations: Annotated[int | None, _ITERATIONS] = None
     learning_rate: Annotated[float | None, _RATE] = None
@@ -85,7 +85,7 @@ class ImageSettings(ImageChoices):
     """Settings of all methods. size: height and width of the images."""
 
     size: tuple[int, int]
-    quality: Annotated[int, Setting("Of JPEG files.", option=False, ge=1, le=100)] = 95
+    quality: Annotated[int, Setting("Quality of JPEG files.", option=False, ge=1, le=100)] = 95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,16 +97,16 @@ class RecoverSettings(ImageSettings):
     learning_rate: Annotated[float, _RATE]
     alpha: Annotated[float, _ALPHA]
     roll: Annotated[int, _ROLL]
-    roll_direction: Annotated[RollDirection, Setting("Or only down and right.", option=False)] = "both"
+    roll_direction: Annotated[RollDirection, Setting("Any, or only down and right.", option=False)] = "both"
     statistics_kind: Annotated[StatisticsKind, _KIND] = "class"
     class_group: Annotated[int, _GROUP] = 10
-    batch_size: Annotated[int, Setting("Classes in a sre2l or cda batch.", option=False, ge=1)] = 100
-    first_layer_weight: Annotated[float, Setting("Other layers have 1.", option=False, ge=0)] = 10.0
+    batch_size: Annotated[int, Setting("Classes per sre2l or cda batch.", option=False, ge=1)] = 100
+    first_layer_weight: Annotated[float, Setting("First layer's weight.", option=False, ge=0)] = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.method != "lpld" and self.statistics_kind != "global":
-            expected = f"global, for {self.method} mixes classes"
+            expected = f"global, because {self.method} mixes classes"
             raise wrong_setting("statistics_kind", expected, self.statistics_kind)
 
     def groups(self, classes: int) -> list[Group]:
@@ -115,7 +115,7 @@ class RecoverSettings(ImageSettings):
         return grouped(mixed_units(classes, self.ipc, self.batch_size), self.class_group)
 
     def crop_from(self, iteration: int) -> float:
-        """Return the least area share of a crop; cda lowers it along a cosine."""
+        """Return the smallest area share of a crop; cda lowers it along a cosine."""
         if self.method != "cda":
             return self.smallest_crop
         return self.smallest_crop + (1 - self.smallest_crop) * self._cosine(iteration)
@@ -130,11 +130,11 @@ class RecoverSettings(ImageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class RdedSettings(ImageSettings):
-    """Settings of rded: images of tiles x tiles crops of real images."""
+    """Settings of rded. Each image consists of tiles x tiles crops of real images."""
 
     candidates: Annotated[int, Setting("rded: real images per class.", option=False, ge=1)] = 300
-    crops: Annotated[int, Setting("rded: tried per real image.", option=False, ge=1)] = 5
-    tiles: Annotated[int, Setting("rded: crops on a side of an image.", option=False, ge=1)] = 2
+    crops: Annotated[int, Setting("rded: random crops per real image.", option=False, ge=1)] = 5
+    tiles: Annotated[int, Setting("rded: an image is N x N crops.", option=False, ge=1)] = 2
     method: Literal["rded"] = "rded"
 
     def __post_init__(self) -> None:
@@ -156,7 +156,7 @@ RECOVERY_PRESETS: dict[PresetName, dict[str, Any]] = {
     "tiny": {"iterations": 4000, "learning_rate": 0.1, "alpha": 0.05, "roll": 4, "roll_direction": "both"},
     "imagenet21k": {"iterations": 2000, "learning_rate": 0.05, "alpha": 0.25, **_IMAGENET},
 }
-"""The papers' values for a data set."""
+"""The papers' values for each data set."""
 
 
 def method_settings(
@@ -168,7 +168,7 @@ def method_settings(
     preset: PresetName | None = None,
     **given: Any,
 ) -> RecoverSettings | RdedSettings:
-    """Return the given settings, else the preset's (None: by image size). Ignores fields of other methods."""
+    """Fill in the settings not given from a preset (None: by image size); ignore fields of other methods."""
     kind = RdedSettings if method == "rded" else RecoverSettings
     known = {entry.name for entry in fields(kind)}
     chosen = {name: value for name, value in given.items() if name in known}
@@ -187,12 +187,12 @@ def method_settings(
 
 
 def fitting_group(unit_images: int) -> int:
-    """Return how many units of so many images fill a forward pass."""
+    """Return how many units of `unit_images` images fill a forward pass."""
     return max(1, _PASS_IMAGES // unit_images)
 
 
 def class_units(classes: int, ipc: int) -> list[Unit]:
-    """One unit per class with all its images (lpld)."""
+    """Return one unit per class, with all its images (lpld)."""
     require_listable(classes * ipc, what="images", hint=_FEWER)
     return [
         Unit(key=(label, 0), members=tuple((label, number) for number in range(ipc)))
@@ -201,7 +201,7 @@ def class_units(classes: int, ipc: int) -> list[Unit]:
 
 
 def mixed_units(classes: int, ipc: int, batch_size: int) -> list[Unit]:
-    """Units of one image from each of `batch_size` neighbouring classes (sre2l)."""
+    """Return units of one image from each of `batch_size` consecutive classes (sre2l, cda)."""
     require_listable(classes * ipc, what="images", hint=_FEWER)
     return [
         Unit(
@@ -214,6 +214,6 @@ def mixed_units(classes: int, ipc: int, batch_size: int) -> list[Unit]:
 
 
 def grouped(units: Sequence[Unit], group_size: int) -> list[Group]:
-    """Cut the units into groups, in order."""
+    """Divide the units into groups of `group_size`, in order."""
     starts = range(0, len(units), group_size)
     return [Group(index=n, units=tuple(units[at : at + group_size])) for n, at in enumerate(starts)]

@@ -1,6 +1,6 @@
-"""Build a pool: which batches it needs, and a teacher as the source of their labels.
+"""Build a pool: choose its batches and label the missing ones.
 
-A batch follows from (seed, epoch, batch) alone, so neither order nor processes nor interruptions change it.
+A batch depends only on (seed, epoch, batch), not on the order of work, the processes or interruptions.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from lpld_labels.transforms.pipeline import run_part
 from lpld_labels.transforms.prune import kept_count
 
 SHARD_SECONDS = 60.0
-"""A worker's time for a shard; an interruption costs at most that."""
+"""Target time of a worker for one shard; an interruption loses about this much work."""
 AS_BUILT = "run the command the pool was built with, choose another path, or replace it (--overwrite)"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BuildResult(Result):
-    """Batches labelled now, and the pool's manifest if it was published. cost: estimate of a dry run."""
+    """labelled: batches labelled by this run. manifest: None if not published. cost: of a dry run."""
 
     labelled: int
     manifest: Manifest | None
@@ -69,7 +69,7 @@ class BuildResult(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """A build that is ready to run. images, pool: folders. table: the folder's images. trial: of a batch."""
+    """A build that is ready to run. images, pool: folders. table: images in the folder. trial: costs."""
 
     images: Path
     pool: Path
@@ -90,7 +90,7 @@ class Build:
         device: str | None = None,
         image_progress: Progress | None = None,
     ) -> Build:
-        """Load what is not given; invalid settings fail before any write. device: of teachers loaded here."""
+        """Load what is not given; fail before any write if settings are invalid. device: of the teachers."""
         if settings.image_cache is not None:
             require_apart(settings.image_cache, images)
             require_apart(pool, settings.image_cache)
@@ -142,7 +142,7 @@ class Build:
 
     @cached_property
     def recorded_settings(self) -> BuildSettings:
-        """The settings that decide the pool's contents, for lineage and to match unfinished work."""
+        """The settings that determine the pool's content, for lineage and to match unfinished work."""
         public = [
             choice.weights if choice.weights in (DEFAULT_WEIGHTS, RANDOM_WEIGHTS) else ""
             for choice in self.settings.teachers
@@ -183,20 +183,20 @@ class Build:
                 pool_identity(pool.header, pool.codec, pool.images, pool.manifest.views),
                 pool_identity(self.header, self.source.codec, self.table, views),
                 where=self.pool,
-                problem="this is another pool",
+                problem="another pool is already here",
                 hint=OVERWRITE_HINT,
             )
             self._refuse_other_making(pool.header.lineage)
             return pool.manifest, present
 
     def _refuse_other_making(self, steps: Iterable[LineageStep]) -> None:
-        """Refuse to add labels of another image order, precision or code, which no header records."""
+        """Refuse to add labels of another image order, precision or code; headers do not record these."""
         ours = self.recorded_settings
         for known in (step.parameters for step in steps if step.operation == "build"):
             difference = probe_difference(known[PROBE], self.probe) if PROBE in known else 0.0
             if difference > TOLERANCE:
                 raise PoolConflictError(
-                    "the teacher has the weights of the pool's teacher, but gives other outputs",
+                    "the teacher has the same weights as the pool's teacher, but other outputs",
                     where=self.pool,
                     expected="the same outputs on random images",
                     got=f"outputs that differ by {difference:.0%}",
@@ -206,7 +206,7 @@ class Build:
             for name, now in (("replayable_by", ours.replayable_by), ("amp", ours.amp)):
                 if recorded.get(name, now) != now:
                     raise PoolConflictError(
-                        f"the pool was built with another setting: '{name}' differs",
+                        f"the pool was built with other settings: '{name}' differs",
                         where=self.pool,
                         expected=recorded[name],
                         got=now,
@@ -232,7 +232,7 @@ class Build:
             images=self.table,
             codec=self.source.codec,
             views=settings.views,
-            # Workers on other machines receive the weights; those on this one read the weights files.
+            # Workers on other machines receive the weights; workers on this machine read the files.
             source=replace(self.source, sent=not (executor.on_this_machine and self.settings.teachers)),
             shards=cut_evenly(missing, max(1, size)),
             settings={"build": lineage.settings_json(settings)},
@@ -267,7 +267,7 @@ def run_build(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> BuildResult:
-    """Label the missing batches; the last part publishes. overwrite: replace other or unfinished pools."""
+    """Label missing batches; the last part done publishes. overwrite: replace other or unfinished pools."""
     part = build.settings.part
     finish(build.pool, shared=part is not None)
     try:
@@ -291,9 +291,9 @@ def run_build(
 
 
 def wanted_batches(images: int, settings: BuildSettings) -> list[BatchKey]:
-    """Return the batches of a pool in key order: those that random pruning to the ratio would keep."""
+    """Return the batches of a pool in key order: those that random pruning to the ratio keeps."""
     epochs, count = range(settings.epochs), batches_per_epoch(images, settings.batch_size)
-    require_listable(len(epochs) * count, what="label batches", hint="label fewer epochs, or larger batches")
+    require_listable(len(epochs) * count, what="label batches", hint="use fewer epochs or larger batches")
     if settings.ratio == 1:
         return [BatchKey(epoch, batch) for epoch in epochs for batch in range(count)]
     complete = [BatchKey(epoch, batch) for epoch in epochs for batch in range(images // settings.batch_size)]
@@ -313,21 +313,21 @@ def _refuse_other_images(labelled: ImageTable, found: ImageTable, folder: Path) 
                 where=folder / path if path == other else folder,
                 expected=path if path != other or digest is None else f"digest {digest.hex()}",
                 got=other if path != other or other_digest is None else other_digest.hex(),
-                hint="restore the labelled images, or label these into another pool",
+                hint="restore the labelled images, or build another pool from these",
             )
 
 
 def _refuse_surplus(
     pool: Path, present: set[BatchKey], wanted: Sequence[BatchKey], settings: BuildSettings
 ) -> None:
-    """Refuse a pool with more batches than wanted: a build only adds."""
+    """Refuse a pool with batches that are not wanted: a build only adds batches."""
     surplus = present.difference(wanted)
     if not surplus:
         return
     epochs = max(key.epoch for key in surplus) + 1
     way = f"prune it to ratio {settings.ratio:g} instead"
     if epochs > settings.epochs:
-        way = f"build with {epochs} epochs, as it has, or more"
+        way = f"build with at least {epochs} epochs"
     raise PoolConflictError(
         f"the pool holds {len(surplus)} batches that this build leaves out, e.g. {min(surplus)}",
         where=pool,
@@ -339,13 +339,13 @@ def _require_replayable(settings: BuildSettings, augmentation: Augmentation) -> 
     """Refuse settings whose exported crops, flips and mixing SRe2L's or LPLD's trainer could not replay."""
     program = settings.replayable_by
     problems = {
-        f"resize by {augmentation.resize}, the program uses Pillow": augmentation.resize != "pil",
-        "shuffled patches, which its folders cannot hold": augmentation.patch_grid is not None,
+        f"resizing by {augmentation.resize}, because it uses Pillow": augmentation.resize != "pil",
+        "shuffled patches, which its folders cannot store": augmentation.patch_grid is not None,
         "views that are not square": augmentation.output_height != augmentation.output_width,
-        # SRe2L has none; LPLD's for ImageNet-21K cover one more row and column than a build's.
-        "cut-outs, which it paints otherwise or not at all": augmentation.cutout_fraction is not None,
+        # SRe2L has no cut-outs; LPLD's (ImageNet-21K) cover one more row and column than ours.
+        "cut-outs, which it draws differently or not at all": augmentation.cutout_fraction is not None,
         "a pruned pool, whose image ids its folders do not store": settings.ratio != 1 and program == "sre2l",
-        "views that readers draw again, in the seed's own order (--views drawn)": settings.views == "drawn",
+        "views that readers draw, in our own image order (--views drawn)": settings.views == "drawn",
     }
     for problem, is_so in problems.items():
         if is_so:

@@ -39,7 +39,7 @@ from lpld_labels.transforms.prune import kept_count
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherLabels:
-    """A teacher as the source of a pool's batches. Local workers reload it; others receive it (`sent`)."""
+    """Labels a pool's batches with teachers. sent: workers receive the weights, else read their files."""
 
     images: FolderImages
     settings: BuildSettings
@@ -61,7 +61,7 @@ class TeacherLabels:
         return replace(self, ensemble=ensemble, home=os.getpid())
 
     def __call__(self, keys: Sequence[BatchKey]) -> Generator[EncodedBatch, None, None]:
-        """Yield batches; views are rendered ahead, and labels encoded behind, in threads."""
+        """Yield batches; threads render the next views and encode the last labels."""
         ensemble, codec = self.ensemble, self.codec
         if ensemble is None:
             raise RuntimeError("begin() loads the teachers")
@@ -90,7 +90,7 @@ class TeacherLabels:
 
     @cached_property
     def _orders(self) -> SampledOrders | None:
-        """The image order of each epoch where another program's is followed."""
+        """The image orders of the program `replayable_by`; None if not set."""
         return None if self.settings.replayable_by is None else SampledOrders(len(self.images.table))
 
     @cached_property
@@ -112,7 +112,7 @@ def labelled(views: ViewBatch, logits: torch.Tensor, codec: Codec) -> LabelBatch
 
 
 def load_teachers(images: Path, settings: BuildSettings) -> Ensemble:
-    """Load the teachers for a folder's classes; set torch's threads."""
+    """Load the teachers, check their class count against the folder, and set torch's threads."""
     _set_threads(settings)
     classes = None if settings.fewer_classes else len(class_names(images))
     return load_ensemble(settings.teachers, classes=classes, device=settings.device, amp=settings.amp)
@@ -124,15 +124,15 @@ def _set_threads(settings: BuildSettings) -> None:
 
 
 VIEW_BYTES = 13.0
-"""Of a stored view with the crops, flips and mixes of ImageNet-1K's recipe."""
+"""Size of a stored view with the crops, flips and mixes of the ImageNet-1K recipe."""
 _CHECKED_ROWS, _TIMED_ROWS = 2, 16
 _LEAST_SHARE = 0.5
-"""Pools compress to at least this share of the trial's bytes."""
+"""Compression is assumed to leave at least this share of the trial's bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Stored bytes of a label, and a worker's seconds for it once images are decoded, from some rows."""
+    """Stored bytes and seconds per label, measured on `rows` views whose images were already decoded."""
 
     rows: int = 1
     row_bytes: float = 0.0
@@ -140,7 +140,7 @@ class Trial:
 
 
 def try_out(source: TeacherLabels, ensemble: Ensemble, rows: int = _TIMED_ROWS) -> Trial:
-    """Label two views as a check, then some more to measure the time."""
+    """Label two views as a check, then `rows` views to measure time and size."""
     augmentation, table, codec = source.header.augmentation, source.images.table, source.codec
     store = ImageStore(source.images)
     trial = Trial()
@@ -155,7 +155,7 @@ def try_out(source: TeacherLabels, ensemble: Ensemble, rows: int = _TIMED_ROWS) 
         seconds = time.perf_counter() - start
         if not np.isfinite(batch.labels).all():
             raise ComputationError(
-                "the teacher gives labels that are not finite",
+                "the teacher's labels are not finite",
                 where=", ".join(teacher.name for teacher in ensemble.descriptions),
                 hint="check its weights and normalisation; labels above 65504 need --codec f32",
             )
@@ -171,7 +171,7 @@ def require_room(pool: Path, rows: int, bytes_per_row: float) -> None:
     free, needed = shutil.disk_usage(place).free, int(_LEAST_SHARE * rows * bytes_per_row)
     if needed > free:
         raise PoolWriteError(
-            "the disk has no room for these labels",
+            "not enough disk space for the labels",
             where=os.fspath(pool),
             expected=f"at least {needed / 1e9:.3g} GB",
             got=f"{free / 1e9:.3g} GB free",
@@ -181,7 +181,7 @@ def require_room(pool: Path, rows: int, bytes_per_row: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelCost:
-    """The cost of labelling a folder. forwards: images times teachers. final_bytes: of the pool."""
+    """The cost of labelling a folder. forwards: views x teachers. final_bytes: size of the pool."""
 
     batches: int
     views: int

@@ -1,8 +1,8 @@
-"""Does the teacher still give the labels of a pool? Label sampled batches again and compare.
+"""Check a pool's labels: label sampled batches again with its teacher and compare.
 
-Labels are compared as they are stored: logits as logits, probabilities after the softmax that made them,
-sparse labels on the classes they kept and on the level of the others. A stored value may differ by its
-codec's rounding and by the noise of float32 sums on other hardware. Other images, resizing or weights move
+Labels are compared as stored: logits as logits, probabilities after the same softmax, sparse labels by their
+kept classes and by the one value that all missing classes share. A stored value may differ by its codec's
+rounding and by the rounding of float32 sums on other hardware. Other images, resizing or weights change
 logits far more.
 """
 
@@ -40,7 +40,7 @@ FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
 SUM_NOISE = 1e-5
-"""Noise of float32 sums in another order, as a share of a row's largest logit."""
+"""Rounding error of float32 sums in another order, relative to a row's largest logit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,9 @@ class RowDifference:
 class TeacherCheck:
     """The result of a comparison, in the pool's own terms: logits or probabilities.
 
-    top1_agreement: share of rows whose largest value is the same class. near_ties: rows where it is not,
-    but the two classes are within rounding of each other. first_difference: in key order, of the rows above
-    tolerance. wrong_teachers: messages about teachers that are not those the pool names.
+    top1_agreement: share of rows with the same top class. near_ties: rows with different top classes whose
+    values are equal up to rounding. first_difference: the first row above tolerance, in key order.
+    wrong_teachers: messages about teachers that differ from those that the pool records.
     """
 
     batches: int
@@ -88,10 +88,10 @@ def verify_with_teacher(
     amp: bool = False,
     progress: Progress | None = None,
 ) -> TeacherCheck:
-    """Label batches sampled by `seed` again and compare with the pool.
+    """Sample batches by `seed`, label them again and compare with the pool.
 
     images_dir: the labelled image folder; None for a pool that carries its images. teachers: in the pool's
-    order. tolerance: largest difference to allow; None allows what the codec rounds away.
+    order. tolerance: largest allowed difference; None: the rounding error of the codec.
     Raises ImageMismatchError, naming the file, if any image is not the labelled one.
     """
     given = [teachers] if isinstance(teachers, LoadedTeacher) else teachers
@@ -106,7 +106,7 @@ def verify_with_teacher(
     ensemble.teachers[0].require_classes(pool.classes, "pool", where=pool.location)
     if batches < 1:
         raise InvalidArgumentError("nothing to compare", expected="at least 1 batch", got=batches)
-    # Nothing is above NaN or infinity.
+    # No difference would exceed NaN or infinity.
     if tolerance is not None and not 0 <= tolerance < math.inf:
         raise InvalidArgumentError("tolerance is wrong", expected="a number >= 0", got=tolerance)
     order = np.argsort(keyed_generator(seed).random(len(pool)), kind="stable")
@@ -144,12 +144,12 @@ def verify_with_teacher(
 
 
 def wrong_teachers(header: PoolHeader, ensemble: Ensemble) -> tuple[str, ...]:
-    """Compare the teachers that a pool records with these; unknown weights pass."""
+    """Return messages about teachers that differ from those a pool records; unrecorded weights pass."""
     recorded = header.teachers
     if not recorded:
         return ()
     if len(recorded) == 1 and header.ensemble is not None and recorded[0].weights_digest is None:
-        # An imported ensemble: the number of its teachers is unknown, what they share is recorded.
+        # An imported ensemble: one entry records what the teachers share; their number is unknown.
         recorded = recorded * len(ensemble.teachers)
     if len(recorded) != len(ensemble.teachers):
         return (f"the pool has {len(recorded)} teachers, {len(ensemble.teachers)} were given",)
@@ -164,7 +164,7 @@ def wrong_teachers(header: PoolHeader, ensemble: Ensemble) -> tuple[str, ...]:
         for field in ("mean", "std"):
             expected, given = getattr(theirs, field), getattr(ours, field)
             if expected is not None and not np.allclose(expected, given):
-                problems.append(f"{ours.name} is used with {field} {given}, the pool says {expected}")
+                problems.append(f"{ours.name} is used with {field} {given}, the pool records {expected}")
     if not problems and any(True for _ in probes_of(header)):
         now = ensemble.probe((header.augmentation.output_height, header.augmentation.output_width))
         difference = max(probe_difference(probe, now) for probe in probes_of(header))
@@ -175,7 +175,7 @@ def wrong_teachers(header: PoolHeader, ensemble: Ensemble) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Meaning:
-    """What stored numbers are: logits or probabilities at a temperature. hard: only the likeliest class."""
+    """Meaning of stored values: logits, or probabilities at a temperature. hard: labels are one-hot."""
 
     kind: str
     temperature: float
@@ -199,7 +199,7 @@ def _stored_meaning(header: PoolHeader) -> _Meaning:
 def _compared(
     pool: PoolReader, batch: LabelBatch, logits: FloatArray, meaning: _Meaning, tolerance: float | None
 ) -> tuple[Any, ...]:
-    """Return of each row: image, slot, largest difference, whether above tolerance, same top 1, near tie."""
+    """Return per row: image, slot, largest difference, whether above tolerance, same top-1, near-tie."""
     stored = batch.labels.astype(np.float32)
     expected = meaning.of(logits)
     payload = pool.read_encoded(batch.key).payload
@@ -222,9 +222,9 @@ def _compared(
 def _dense_difference(
     stored: FloatArray, logits: FloatArray, codec: Codec, meaning: _Meaning
 ) -> tuple[FloatArray, FloatArray]:
-    """Return how far labels [B, C] of all classes are from the teacher's, and may be.
+    """Return the actual and allowed differences [B, C] of dense labels from the teacher's.
 
-    That is rounding to float16 plus, for lossy codecs, the largest error of the codec on the same row.
+    Allowed is rounding to float16 plus, for lossy codecs, the codec's largest error on the same row.
     """
     expected = meaning.of(logits)
     allowed = _rounding(expected, logits, meaning, np.dtype(np.float16))
@@ -236,10 +236,10 @@ def _dense_difference(
 def _sparse_difference(
     stored: FloatArray, logits: FloatArray, sparse: KeptClasses, codec: Codec, meaning: _Meaning
 ) -> tuple[FloatArray, FloatArray]:
-    """Return how far sparse labels [B, C] are from the teacher's, and may be.
+    """Return the actual and allowed differences [B, C] of sparse labels from the teacher's.
 
-    Kept classes are compared one by one, the level of the others with theirs. A missing class that is above a
-    kept one differs by the gap between them.
+    Kept classes are compared one by one, missing classes by the value they share. A missing class that the
+    teacher ranks above the lowest kept class differs by the gap between the two.
     """
     expected = meaning.of(logits)
     allowed = _rounding(expected, logits, meaning, sparse.dtype)
@@ -247,7 +247,7 @@ def _sparse_difference(
         expected = _one_hot(expected, sparse.kept, allowed)
     if sparse.on_grid:
         again = _round_trip(expected, codec)
-        # Values of 8 bits are on a grid: allow the largest error of a row's kept ones.
+        # 8-bit values lie on a grid: allow the largest error among a row's kept classes.
         kept = again > again.min(axis=1, keepdims=True)
         allowed = allowed + np.where(kept, np.abs(again - expected), 0).max(axis=1, keepdims=True)
     lowest = np.where(sparse.kept, expected, np.inf).min(axis=1, keepdims=True)
@@ -268,12 +268,12 @@ def _sparse_difference(
 def _rounding(
     expected: FloatArray, logits: FloatArray, meaning: _Meaning, dtype: np.dtype[Any]
 ) -> FloatArray:
-    """Return how far a stored value may be off: one step (half rounding, half boundary noise), plus noise."""
+    """Return the allowed error of a value: a float step (rounding may go either way) plus sum noise."""
     noise = SUM_NOISE * np.abs(logits).max(axis=1, keepdims=True)
     if meaning.kind == "logits":
         dtype = np.dtype(np.float16)
     else:
-        # The logarithm of a probability moves by at most twice what its logits move by.
+        # The logarithm of a probability changes by at most twice the change of its logits.
         noise = 2 / meaning.temperature * noise * expected
     step = np.spacing(expected.astype(dtype)).astype(np.float32)
     return np.asarray(np.abs(step) + noise, np.float32)
@@ -282,18 +282,18 @@ def _rounding(
 def _allowed_level(
     level: FloatArray, allowed: FloatArray, sparse: KeptClasses, meaning: _Meaning
 ) -> FloatArray:
-    """Return how far the level [B, 1] of the missing classes may be off."""
+    """Return the allowed error of the value [B, 1] that missing classes share."""
     step = np.spacing(level.astype(np.float16)).astype(np.float32)
     noise = np.where(sparse.kept, 0, allowed).max(axis=1, keepdims=True)
     if meaning.kind == "probabilities":
-        # The missing ones share what the kept ones leave of 1, so also what those lost by rounding.
+        # Missing classes share the rest of 1, and so also the rounding errors of the kept classes.
         missing = np.maximum((~sparse.kept).sum(axis=1, keepdims=True), 1)
         noise = noise + np.where(sparse.kept, allowed, 0).sum(axis=1, keepdims=True) / missing
     return np.asarray(np.abs(step) + noise, np.float32)
 
 
 def _one_hot(expected: FloatArray, kept: BoolArray, allowed: FloatArray) -> FloatArray:
-    """Return 1 for the likeliest class: the stored one if that is within noise of it."""
+    """Return one-hot labels of the top class, or of the stored class if equal up to noise."""
     rows = np.arange(len(expected))
     stored, top = kept.argmax(axis=1), expected.argmax(axis=1)
     near = expected[rows, top] - expected[rows, stored] <= allowed[rows, top] + allowed[rows, stored]

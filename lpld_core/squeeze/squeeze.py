@@ -1,8 +1,8 @@
 """Squeeze an image folder: class statistics of its images, and the paper's bound for a moving average.
 
 Exact moments are computed by tasks of a few classes each. A task sees all views of its classes in an order
-that follows from the seed, and sums in float64: the statistics are bit-identical for any executor. A moving
-average depends on the order of all batches, so it is one task.
+that only depends on the seed, and sums in float64: the statistics are bit-identical for any executor. A
+moving average depends on the order of all batches, so it is one task.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.random_streams import Stream, keyed_generator
 
 GROUP_BATCHES = 16
-"""Batches of views in a group, at least: nothing is decoded ahead between two groups."""
+"""Minimum batches of views per group. Few groups are faster: nothing is prefetched across groups."""
 
 
 def squeeze_folder(
@@ -52,7 +52,7 @@ def squeeze_folder(
     """Return the class statistics of all images.
 
     place: directory for unfinished work, from which the same squeeze resumes. machine: what the executor's
-    workers compute with. progress: called with (views done, views in all) after each batch.
+    workers compute with. progress: called with (views done, total) after each batch.
     """
     settings = settings or SqueezeSettings()
     teacher.require_classes(folder.classes, "image folder", where=folder.root)
@@ -90,7 +90,7 @@ def squeeze_job(
     settings: SqueezeSettings,
     rows: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
-    """Return what decides the statistics of a folder, or of some of its rows, as JSON values."""
+    """Return all that determines the statistics of a folder or of some of its rows, as JSON values."""
     job = {
         **asdict(settings),
         "teacher": asdict(teacher.description),
@@ -105,7 +105,7 @@ def squeeze_job(
 def finished_squeeze(
     path: Path, teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings
 ) -> ClassStatistics | None:
-    """Return the statistics of a file if this very squeeze made them, else None."""
+    """Return the statistics of a file if the same squeeze made them, else None."""
     try:
         found = ClassStatistics.load(path)
     except LabelPoolError:
@@ -115,10 +115,10 @@ def finished_squeeze(
 
 @dataclass(frozen=True, kw_only=True)
 class ClassGroup:
-    """The classes from `first` up to but not including `end`. views: of all of them, in all passes.
+    """The classes from `first` up to but not including `end`. views: their number, in all passes.
 
-    fingerprint: of all that decides their moments. It is in the file's name, so a changed image or setting
-    costs the work of its groups only.
+    fingerprint: hash of all that determines their moments. It is part of the file name, so changing an image
+    only discards the work on its group.
     """
 
     first: int
@@ -140,7 +140,7 @@ class ClassGroup:
 
 
 def class_groups(teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings) -> list[ClassGroup]:
-    """Cut the classes into groups of neighbours; a moving average is one group."""
+    """Divide the classes into groups of consecutive ones; a moving average needs a single group."""
     groups, first, views = [], 0, 0
     for end, count in enumerate(folder.counts().tolist(), 1):
         views += count * settings.passes
@@ -164,7 +164,7 @@ class Squeezer:
     place: Path
 
     def do(self, task: ClassGroup, *, again: bool) -> Steps:
-        """Compute one group, from an earlier attempt's checkpoint if there is one."""
+        """Compute one group; resume from the checkpoint of an earlier attempt."""
         del again
         rows = batch_rows(self.teacher)
         moments = ClassMoments(task.end - task.first, rows.shift, self.settings.average)
@@ -188,7 +188,7 @@ class Squeezer:
 def _batches(
     teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings, group: ClassGroup, *, done: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield views float32 [B, 3, H, W] and labels int64 [B] of all passes, after the first `done` batches."""
+    """Yield views float32 [B, 3, H, W] and labels int64 [B] of all passes; skip the first `done` batches."""
     for number in range(settings.passes):
 
         def show(row: int, image: Pixels, number: int = number) -> Tensor:
@@ -244,10 +244,10 @@ class BatchRows:
 
 
 class ClassMoments:
-    """Accumulates rows per class: one segment sum over the labels serves all classes and layers.
+    """Accumulates the rows of each class, for all layers at once.
 
-    shift: float64 [channels], what the rows' values are relative to. momentum: None for the exact moments of
-    all images; a number for the paper's moving average, whose classes move by this share with each batch.
+    shift: float64 [channels], already subtracted from the rows' values. momentum: None for exact moments of
+    all images; else the weight of each batch in the paper's moving average.
     """
 
     def __init__(self, classes: int, shift: Tensor, momentum: float | None = None) -> None:
@@ -272,7 +272,7 @@ class ClassMoments:
         self._second[present] += self.momentum * (variance - self._second[present])
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """Return mean and variance, float64 [classes, channels] each; exact ones are NaN without images."""
+        """Return mean and variance, float64 [classes, channels] each; exact moments of 0 images are NaN."""
         if self.momentum is not None:
             return self._first, self._second
         images = self.counts.view(-1, 1)
@@ -302,7 +302,7 @@ def gather(
 
 
 def batch_rows(teacher: LoadedTeacher) -> BatchRows:
-    """Return what watches the teacher's BatchNorm layers; refuse a teacher without any."""
+    """Return the `BatchRows` of the teacher's BatchNorm layers; refuse a teacher without any."""
     return BatchRows(batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}"))
 
 
@@ -331,7 +331,7 @@ def statistics_of(
     for layer, ran, means, variances in zip(rows.layers, rows.reached.tolist(), *tables, strict=True):
         if not (torch.isfinite(means).all() and torch.isfinite(variances).all()):
             raise InvalidArgumentError(
-                f"BatchNorm layer '{layer.name}' saw values that are not finite",
+                f"inputs of BatchNorm layer '{layer.name}' are not finite",
                 hint="check the teacher's weights and the normalisation of the images",
             )
         # A layer that only runs in training (an auxiliary head) has nothing to match.
@@ -354,7 +354,7 @@ def statistics_of(
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateBound:
-    """Batches that a moving average needs for stable class statistics, and those of one pass."""
+    """Batches that a moving average requires for stable class statistics, and batches of one pass."""
 
     required: int
     available: int
@@ -366,7 +366,7 @@ def update_bound(*, smallest_class: int, images: int, batch_size: int, momentum:
     """Return the paper's bound (equation 6). smallest_class: images of the rarest class."""
     failure, deviation, start_error, tolerance = 0.05, 0.2, 1.0, 0.01
     appearance = 1 - (1 - smallest_class / images) ** batch_size
-    # Until every class has been seen about as often as expected, and the average has forgotten its start.
+    # Every class must appear about as often as expected, and the average must forget its initial value.
     chernoff = -2 * math.log(failure / 2) / (deviation**2 * appearance)
     convergence = math.log(start_error / tolerance) / ((1 - deviation) * momentum * appearance)
     required, available = math.ceil(max(chernoff, convergence)), math.ceil(images / batch_size)

@@ -32,7 +32,7 @@ class LayerStatistics:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _About:
-    """What decided statistics. Files of versions 1 and 2 lack the fields with defaults.
+    """Origin of the statistics. Files of versions 1 and 2 lack the fields with defaults.
 
     update, views, passes: see SqueezeSettings. momentum: of ema, else None. job: see `squeeze_job`.
     """
@@ -48,7 +48,7 @@ class _About:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Header(_About):
-    """A file's metadata. layers: their names."""
+    """A file's metadata. layers: names of the layers."""
 
     kind: str
     version: int
@@ -91,19 +91,19 @@ class ClassStatistics(_About):
 
     @staticmethod
     def load(path: str | Path) -> ClassStatistics:
-        """Read a file that `save` wrote; refuse others."""
+        """Read a file that `save` wrote; refuse other files."""
         try:
             file = read_weights(path)
         except InvalidArgumentError as error:
             raise _not_statistics(path, error.problem) from None
         if file.about.get("kind") != KIND:
-            raise _not_statistics(path, "it holds something else")
+            raise _not_statistics(path, "it holds other data")
         try:
             header = msgspec.convert(file.about, _Header)
         except msgspec.ValidationError as error:
             raise _not_statistics(path, str(error)) from None
         if header.version > VERSION:
-            reason = f"written as version {header.version}, this program reads {VERSION}"
+            reason = f"its version is {header.version}, this program reads up to {VERSION}"
             raise _not_statistics(path, reason)
         classes = len(header.class_names)
         return ClassStatistics(
@@ -124,10 +124,10 @@ class ClassStatistics(_About):
         ours, theirs = self.teacher, teacher.description
         if ours.weights_digest != theirs.weights_digest:
             raise InvalidArgumentError(
-                "statistics were taken from another teacher",
+                "the statistics are of another teacher",
                 expected=f"weights {(theirs.weights_digest or 'unknown')[:12]} ({theirs.name})",
                 got=f"{(ours.weights_digest or 'unknown')[:12]} ({ours.name})",
-                hint="run squeeze again with this teacher, or recover with that one",
+                hint="run squeeze again with this teacher, or use the teacher of the statistics",
             )
 
 

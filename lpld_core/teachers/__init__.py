@@ -1,1 +1,1 @@
-"""Teachers: frozen classifiers that label, alone or several as one."""
+"""Teachers: frozen classifiers that label images, alone or as an ensemble."""

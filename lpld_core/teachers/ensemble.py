@@ -1,4 +1,4 @@
-"""Several teachers as one: logits scaled to a common norm, so that none dominates, then averaged (G-VBSM)."""
+"""Ensembles: logits are scaled to a common norm, so that no teacher dominates, and averaged (G-VBSM)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Ensemble:
 
     @property
     def input_size(self) -> tuple[int, int]:
-        """Height and width of views; refuse teachers that expect different ones."""
+        """Height and width of views; refuse teachers that expect different sizes."""
         if len({teacher.input_size for teacher in self.teachers}) != 1:
             sizes = ", ".join(f"{t.description.name}: {t.input_size}" for t in self.teachers)
             raise InvalidArgumentError(
@@ -76,7 +76,7 @@ class Ensemble:
 
     @torch.inference_mode()
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Label pixels, uint8 or float32 [B, 3, H, W] with values 0..255: float32 [B, C] on the CPU."""
+        """Return logits float32 [B, C] on the CPU. pixels: uint8 or float32 [B, 3, H, W], values 0..255."""
         device = self.device
         pixels = pixels.to(device, non_blocking=True)
         with torch.autocast(device.type, enabled=self.amp):
@@ -86,7 +86,7 @@ class Ensemble:
         return normalised_mean(outputs).cpu()
 
     def probe(self, size: tuple[int, int]) -> list[float]:
-        """Return outputs for random images of this height and width (lpld_labels/format/probe.py)."""
+        """Return logits for random images of this height and width (lpld_labels/format/probe.py)."""
         height, width = size
         draws = keyed_generator(0, Stream.PROBE)
         noise = draws.integers(0, 128, (_PROBE_IMAGES, 3, height, width), np.uint8)
@@ -97,7 +97,7 @@ class Ensemble:
 
 
 def normalised_mean(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Scale each [B, C] to the mean Frobenius norm and average; return a single one as it is."""
+    """Scale each [B, C] to the mean Frobenius norm and average; a single output is returned unchanged."""
     if len(outputs) == 1:
         return outputs[0]
     norms = torch.stack([torch.linalg.matrix_norm(output) for output in outputs])

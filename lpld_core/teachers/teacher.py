@@ -1,4 +1,4 @@
-"""The teacher: a frozen classifier that labels."""
+"""A teacher: a frozen classifier that labels images."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LoadedTeacher:
             )
 
     def on(self, device: str | torch.device) -> LoadedTeacher:
-        """Return this teacher on a device, as a copy if it is elsewhere."""
+        """Return this teacher on a device; a copy, unless it is already there."""
         if next(self.model.parameters()).device == torch.device(device):
             return self
         return replace(self, model=copy.deepcopy(self.model).to(device))
@@ -117,7 +117,7 @@ def _with_weights(source: NetworkSource, weights: str, classes: int | None) -> N
 def _expecting(
     network: Network, size: Sequence[int] | None, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> Network:
-    """Return the network with other expectations, where they are given."""
+    """Return the network with the input size and normalisation replaced where given."""
     size = network.input_size if size is None else size
     mean, std = (network.mean if mean is None else mean), (network.std if std is None else std)
     if mean is not None and std is not None:
@@ -134,7 +134,7 @@ def _expecting(
 
 @torch.inference_mode()
 def output_classes(model: nn.Module, size: tuple[int, int], name: str) -> int:
-    """Return the number of a network's outputs for a blank image; refuse all but classifiers."""
+    """Return the number of logits for a blank image; refuse networks that are not classifiers."""
     device = next(model.parameters()).device
     try:
         logits = model(torch.zeros(1, 3, *size, device=device))
@@ -160,13 +160,13 @@ def _wrong_classes(where: str, expected: int, got: int) -> InvalidArgumentError:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a worker computes with. threads: of torch; None keeps the current number."""
+    """A worker's device and torch threads. threads: None keeps the current number."""
 
     device: str = "cpu"
     threads: int | None = None
 
     def device_of(self, number: int) -> str:
-        """Return the device of a worker: GPUs in turn, or the one device that all share."""
+        """Return a worker's device: for ``cuda`` the GPUs in turn, else the given device."""
         return f"cuda:{number % torch.cuda.device_count()}" if self.device == "cuda" else self.device
 
     def start(self, make: Callable[..., W], teacher: LoadedTeacher, number: int) -> W:

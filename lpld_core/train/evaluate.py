@@ -23,7 +23,7 @@ _WORKERS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """Shares of images whose true class is the first, or among the first five."""
+    """Shares of images whose true class is the top prediction, or among the top five."""
 
     top1: float
     top5: float
@@ -41,7 +41,7 @@ class ValidationSet:
         self._kept: list[torch.Tensor] = []
 
     def require_classes(self, classes: int, names: Sequence[str] | None = None) -> None:
-        """Refuse a folder with other classes than the training's. names: of its folders, where known."""
+        """Refuse a folder with other classes than in training. names: of the training folders, if known."""
         folder = self._folder
         if folder.classes != classes:
             raise InvalidArgumentError(
@@ -54,7 +54,7 @@ class ValidationSet:
             return
         first = next(n for n, name in enumerate(names) if name != folder.class_names[n])
         raise InvalidArgumentError(
-            f"class folders have other names than those of the training images, first class {first}",
+            f"class folders have other names than in training, first at class {first}",
             where=folder.root,
             expected=names[first],
             got=folder.class_names[first],
@@ -65,7 +65,7 @@ class ValidationSet:
     def accuracy(
         self, model: nn.Module, mean: Sequence[float], std: Sequence[float], *, ranks: Ranks = ALONE
     ) -> Accuracy:
-        """Evaluate a model. ranks: processes that share the images; all use the first one's model."""
+        """Evaluate a model. ranks: processes that share the images; all use the first process's model."""
         ranks.copy_from_first(model)
         device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
         was_training = model.training
@@ -84,7 +84,7 @@ class ValidationSet:
         return Accuracy(top1=int(right[0]) / images, top5=int(right[1]) / images)
 
     def _views(self, starts: range) -> list[torch.Tensor] | Iterator[torch.Tensor]:
-        """Return batches of views, uint8 [B, 3, H, W], beginning at these rows."""
+        """Return one batch of views, uint8 [B, 3, H, W], for each first row in `starts`."""
         if self._kept:
             return self._kept
         decoded = map_ahead(self._decode, starts, workers=_WORKERS, ahead=_WORKERS + 1)

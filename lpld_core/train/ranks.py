@@ -22,12 +22,12 @@ from lpld_labels.errors import InvalidArgumentError, WorkerDiedError
 Value = TypeVar("Value")
 _REPORTED = "lpld/reported"
 _LOST = ("gloo", "nccl", "connection", "broken pipe", "socket")
-"""Words in torch's errors about a lost process, which have no class of their own."""
+"""Words in torch's errors about a lost process; torch has no error class for them."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Process `rank` of the `world` that train one student, computing on `device`."""
+    """Process number `rank` of the `world` processes that train one student. device: of this process."""
 
     rank: int = 0
     world: int = 1
@@ -60,18 +60,18 @@ class Ranks:
                 dist.broadcast(tensor, src=0)
 
     def parallel(self, model: nn.Module, *, unused: bool) -> DistributedDataParallel:
-        """Return the model with gradients averaged over processes. unused: it has parameters without any."""
+        """Return the model with gradients averaged over processes. unused: some parameters get none."""
         place = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=place, find_unused_parameters=unused)
 
     def speaks(self) -> bool:
-        """Whether this process reports how the run ended: the first to ask."""
+        """Whether this process reports how the run ended: only the first one that calls this."""
         if self.world == 1:
             return True
         try:
             return int(dist.distributed_c10d._get_default_store().add(_REPORTED, 1)) == 1  # noqa: SLF001  # no public way
         except (RuntimeError, ValueError):
-            # The process that kept the store is gone: the first one, or its launcher.
+            # The process that hosted the store is gone: the first one or its launcher.
             return self.rank <= 1
 
 
@@ -79,15 +79,15 @@ ALONE = Ranks()
 
 
 def launched() -> bool:
-    """Whether a launcher has started this process as one of several."""
+    """Whether this is one of several processes that a launcher started."""
     return int(os.environ.get("WORLD_SIZE") or 1) > 1 and "RANK" in os.environ
 
 
 def leave(code: int) -> NoReturn:
-    """Exit; one of several processes does so without Python's own shutdown.
+    """Exit; if a launcher started several processes, skip Python's shutdown.
 
-    Torch keeps gloo's threads to the end, and Python's shutdown sometimes aborts on them ("terminate called
-    without an active exception"): the launcher would report a finished run as failed.
+    Torch keeps gloo's threads until exit, and Python's shutdown sometimes aborts because of them ("terminate
+    called without an active exception"). The launcher would then report a finished run as failed.
     """
     if launched():
         for stream in (sys.stdout, sys.stderr):
@@ -116,7 +116,7 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
 
 @contextlib.contextmanager
 def lost_processes_reported() -> Iterator[None]:
-    """Raise WorkerDiedError for torch's errors about processes that do not answer."""
+    """Raise WorkerDiedError for torch's errors about processes that do not respond."""
     try:
         yield
     except RuntimeError as error:
@@ -124,14 +124,14 @@ def lost_processes_reported() -> Iterator[None]:
         if not any(word in text for word in _LOST):
             raise
         raise WorkerDiedError(
-            "another process of this training run is gone or does not answer",
+            "another process of this training run died or does not respond",
             hint="run the same command again, with any number of processes: it resumes from its last save, "
             "at most a minute ago",
         ) from error
 
 
 def threads_of_a_rank(threads: int | None) -> int:
-    """Return the CPU threads to use: as given, else this machine's cores shared by its processes."""
+    """Return `threads`, or by default this machine's cores divided by its number of processes."""
     processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1) if launched() else 1
     return threads or max(1, (os.cpu_count() or 1) // processes)
 
@@ -143,7 +143,7 @@ def _own_device(device: str) -> torch.device:
     place, there = int(os.environ.get("LOCAL_RANK") or 0), torch.cuda.device_count()
     if ":" in device or place >= there:
         raise InvalidArgumentError(
-            "several processes need a GPU each",
+            "each process requires its own GPU",
             expected="--device cuda, and at most as many processes as GPUs",
             got=f"--device {device}, process {place} of this machine, {there} GPUs",
         )

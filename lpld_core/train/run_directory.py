@@ -4,8 +4,8 @@ log.jsonl                one JSON object per epoch
 checkpoint.safetensors   the training state and the run's settings
 student.safetensors      the finished network; `load_teacher` can read it
 
-The checkpoint is written before the first line of the log. Files without one belong to another run, or are
-the remains of one.
+The checkpoint is written before the first line of the log. Without a checkpoint, the other
+files belong to another run, or to a finished one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ResumePoint:
 
 
 class TrainingRun:
-    """A run's files. overwrite: delete a run of other settings. otherwise: advice in the error about one."""
+    """The files of a run. overwrite: delete a run with other settings. otherwise: ends the hint about it."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TrainingRun:
             yield
 
     def finished(self) -> WeightsFile | None:
-        """Return this run's finished network if only that is left of it."""
+        """Return this run's finished network if it has no checkpoint, else None."""
         if self._checkpoint.path.exists():
             return None
         try:
@@ -120,19 +120,19 @@ class TrainingRun:
         for path, what in ((self.result, "a student"), (self.directory / LOG, "the log of a training run")):
             if path.exists() and path.stat().st_size:
                 raise PoolConflictError(
-                    f"{what} is here, and no checkpoint shows that it is of this run",
+                    f"{what} is already here, without a checkpoint that identifies its run",
                     where=path,
                     hint="choose another directory (--out), or replace it (--overwrite)",
                 )
 
     def _clear(self) -> None:
-        """Delete an earlier run; its checkpoint, which identifies the rest, comes last."""
+        """Delete an earlier run; its checkpoint last, because it identifies the other files."""
         with write_errors(self.directory):
             for name in (RESULT, LOG, CHECKPOINT):
                 (self.directory / name).unlink(missing_ok=True)
 
     def save(self, state: Tensors, *, epochs_done: int, steps: int, within: EpochProgress | None) -> None:
-        """Replace the checkpoint. within: progress of the next epoch."""
+        """Replace the checkpoint. within: progress within the next epoch."""
         self._checkpoint.save(
             state,
             settings=self._settings,
@@ -152,11 +152,11 @@ class TrainingRun:
 
 
 def require_run_directory(directory: Path) -> None:
-    """Refuse a directory with other files than those of training runs."""
+    """Refuse a directory with files that are not from training runs."""
     for entry in sorted(directory.iterdir()) if directory.is_dir() else []:
         if entry.name not in (LOG, CHECKPOINT, RESULT, SUFFIX) and not entry.name.startswith(TEMPORARY):
             raise PoolConflictError(
-                "directory contains files that are not of a training run",
+                "directory contains files that are not from a training run",
                 where=entry,
                 hint="choose a new or empty directory (--out)",
             )

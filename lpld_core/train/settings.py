@@ -1,4 +1,4 @@
-"""Settings and schedules of a training run; presets of the published experiments. Imports no torch."""
+"""Settings and schedules of a training run; presets of the published experiments. Does not import torch."""
 
 from __future__ import annotations
 
@@ -25,85 +25,85 @@ SamplingPolicy = Literal["batches", "epochs", "epoch-by-epoch", "shuffled", "sto
 
 _DECIDES_NOTHING = (
     *("evaluate_every", "device", "workers", "image_cache"),
-    "accumulate",  # how a step's rows are divided, like the number of processes
+    "accumulate",  # only divides a step's rows, like the number of processes
 )
-_NORMALISATION = "Normalisation, if the pool's teachers have none."
+_NORMALISATION = "Normalisation, if the pool records none."
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """How a student is trained, by default as in the paper. Presets set the fields with option=False."""
+    """Settings of student training. Fields with option=False are set by presets, not on the command line."""
 
     student: Annotated[
         str | None, Setting("Network, as for --teacher.  [default: resnet18; small-resnet18 below 128 px]")
     ] = None
-    seed: Annotated[int, Setting("Order of the rows and first weights.", ge=0, le=MAX_SEED)] = 0
-    epochs: Annotated[int, Setting("Step budget, in passes over the images.", ge=1, le=MAX_INDEX)] = 300
+    seed: Annotated[int, Setting("Seed of row order and initial weights.", ge=0, le=MAX_SEED)] = 0
+    epochs: Annotated[int, Setting("Number of steps, in passes over the images.", ge=1, le=MAX_INDEX)] = 300
     batch_size: Annotated[
-        int | None, Setting("Rows of a step, in all processes.  [default: the pool's label batches]", ge=1)
+        int | None, Setting("Rows per step, over all processes.  [default: the pool's batch size]", ge=1)
     ] = None
     sampling: Annotated[
         SamplingPolicy,
-        Setting("How label batches are drawn; 'batches' is with replacement, as in the paper's presets."),
+        Setting("How label batches are drawn: 'batches' draws with replacement, as the paper's presets do."),
     ] = "shuffled"
     mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
     std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
 
-    loss: Annotated[Loss, Setting("KL divergence, or squared error of logits plus the true class.")] = "kl"
-    gamma: Annotated[float, Setting("Weight of the true class in mse+gt.", option=False, ge=0)] = 0.1
-    temperature: Annotated[float, Setting("Of the labels in the kl loss, at first.", gt=0)] = 20.0
+    loss: Annotated[Loss, Setting("KL divergence, or MSE of logits + cross-entropy.")] = "kl"
+    gamma: Annotated[float, Setting("Weight of cross-entropy in mse+gt.", option=False, ge=0)] = 0.1
+    temperature: Annotated[float, Setting("Initial temperature of the labels (kl).", gt=0)] = 20.0
     temperature_schedule: Annotated[
-        TemperatureSchedule, Setting("How it falls to 2: times 0.7 every 30 epochs, or along half a cosine.")
+        TemperatureSchedule, Setting("Decay of the temperature to 2: x 0.7 per 30 epochs, or a cosine.")
     ] = "constant"
     student_temperature: Annotated[
         float | StudentTemperature,
-        Setting("The labels', or the best of the last epoch's last batch.", option=False, gt=0),
+        Setting("The labels', or the best one for the previous epoch's last batch.", option=False, gt=0),
     ] = "teacher"
     scale_by_t2: Annotated[bool, Setting("Multiply the kl loss by T squared.", option=False)] = False
-    tail: Annotated[Tail, Setting("What classes that top-k labels leave out get.", option=False)] = "stored"
-    label_smoothing: Annotated[float, Setting("Share taken from the label.", option=False, ge=0, lt=1)] = 0.0
+    tail: Annotated[Tail, Setting("Labels of classes that top-k omits.", option=False)] = "stored"
+    label_smoothing: Annotated[float, Setting("Label smoothing.", option=False, ge=0, lt=1)] = 0.0
 
-    optimizer: Annotated[Optimizer, Setting("Optimiser of the weights.")] = "adamw"
-    learning_rate: Annotated[float, Setting("Learning rate at its highest.", gt=0)] = 0.001
-    weight_decay: Annotated[float, Setting("Of the optimiser.", option=False, ge=0)] = 0.01
+    optimizer: Annotated[Optimizer, Setting("Optimiser.")] = "adamw"
+    learning_rate: Annotated[float, Setting("Peak learning rate.", gt=0)] = 0.001
+    weight_decay: Annotated[float, Setting("Weight decay.", option=False, ge=0)] = 0.01
     decay_on: Annotated[
-        DecayOn, Setting("'weights' exempts biases and normalisation layers.", option=False)
+        DecayOn, Setting("'weights': no decay of biases and normalisation.", option=False)
     ] = "weights"
-    momentum: Annotated[float, Setting("Of SGD.", option=False, ge=0, lt=1)] = 0.9
-    schedule: Annotated[Schedule, Setting("How the learning rate falls.", option=False)] = "cosine"
-    rate_steps: Annotated[RateSteps, Setting("When the learning rate changes.", option=False)] = "epoch"
-    warmup_epochs: Annotated[float, Setting("The rate rises linearly.", option=False, ge=0)] = 0.0
-    ema: Annotated[float | None, Setting("Save an average of the weights; decay, e.g. 0.99.", ge=0, lt=1)] = (
-        None
-    )
+    momentum: Annotated[float, Setting("Momentum of SGD.", option=False, ge=0, lt=1)] = 0.9
+    schedule: Annotated[Schedule, Setting("How the learning rate decays.", option=False)] = "cosine"
+    rate_steps: Annotated[RateSteps, Setting("How often the rate changes.", option=False)] = "epoch"
+    warmup_epochs: Annotated[float, Setting("Epochs of linear warm-up.", option=False, ge=0)] = 0.0
+    ema: Annotated[
+        float | None, Setting("Save a moving average of the weights; its decay, e.g. 0.99.", ge=0, lt=1)
+    ] = None
 
-    evaluate_every: Annotated[int, Setting("In epochs; the last is always evaluated.", ge=1)] = 10
-    device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
-    amp: Annotated[bool, Setting("Mixed precision (bfloat16): faster on GPUs, not bit-identical.")] = False
+    evaluate_every: Annotated[int, Setting("Evaluate every N epochs and at the end.", ge=1)] = 10
+    device: Annotated[str, Setting("Device: cpu, cuda, cuda:1, mps ...")] = "cpu"
+    amp: Annotated[bool, Setting("Use mixed precision (bfloat16): faster, not bit-identical.")] = False
     workers: Annotated[
         int, Setting("Processes that prepare batches.  [default: 0 on a CPU, up to 8 for a GPU]", ge=0)
     ] = 0
-    accumulate: Annotated[int, Setting("Forward passes in a step: more need less memory.", ge=1)] = 1
+    accumulate: Annotated[int, Setting("Forward passes per step; more use less memory.", ge=1)] = 1
     image_cache: ImageCache = None
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def deciding(self) -> dict[str, Any]:
-        """Return the fields that decide a run's outcome."""
+        """Return the settings that affect the result of a run."""
         return {name: value for name, value in asdict(self).items() if name not in _DECIDES_NOTHING}
 
 
 WARM_UP_FROM = 0.01
-"""Share of the learning rate at the start of a warm-up."""
+"""Learning rate at the start of a warm-up, relative to the peak."""
 TEMPERATURE_STEP_EPOCHS, TEMPERATURE_FACTOR, TEMPERATURE_MINIMUM = 30, 0.7, 2.0
 """LPQLD's temperature schedule."""
 SMOOTHING = 2.0
-"""RDED's smoothed cosine falls half as fast."""
+"""RDED's smoothed cosine decays half as fast."""
 
 
 def rate_factor(settings: TrainSettings, epoch: float) -> float:
-    """Return the share of the learning rate. epoch: 2.5 is half way through the third."""
+    """Return the learning rate relative to its peak. epoch: 2.5 is the middle of the third epoch."""
     if settings.rate_steps == "epoch":
         epoch = math.floor(epoch)
     warm_up = settings.warmup_epochs
@@ -168,7 +168,7 @@ EXPERIMENT_PRESETS: Mapping[str, ExperimentPreset] = {
         ),
         train=TrainSettings(sampling="batches", loss="mse+gt"),
     ),
-    # LPQLD: the label's temperature falls, the student's follows it; top-k labels have no tail.
+    # LPQLD: the labels' temperature decays, the student's is calibrated, top-k labels have no tail.
     "lpqld": ExperimentPreset(
         label=BuildSettings(mix="cutmix"),
         train=TrainSettings(
@@ -179,7 +179,7 @@ EXPERIMENT_PRESETS: Mapping[str, ExperimentPreset] = {
 
 
 def preset_named(name: str | None) -> ExperimentPreset:
-    """Return a preset; without a name ImageNet-1K's, but with batches drawn without replacement."""
+    """Return a preset; None: imagenet1k, but with batches drawn without replacement."""
     if name is None:
         return ExperimentPreset(label=EXPERIMENT_PRESETS["imagenet1k"].label, train=TrainSettings())
     if name not in EXPERIMENT_PRESETS:

@@ -1,4 +1,4 @@
-"""Training a student from a pool: batches drawn until the step budget is used, resumable exactly.
+"""Train a student from a pool until the step budget is used; an interrupted run resumes exactly.
 
 The loss compares the student's output with the teacher's label, and optionally with the true class.
 """
@@ -70,13 +70,13 @@ def train_student(
     overwrite: bool = False,
     ranks: Ranks = ALONE,
 ) -> TrainResult:
-    """Train until the budget is used: epochs x steps of an epoch, whatever the pool holds.
+    """Train for ``epochs * epoch_steps(pool)`` steps, whatever the number of label batches.
 
     images_dir: the labelled image folder; None for a pool that carries its images.
     out: the run's directory (run_directory.py). watch: called after each step, before `progress`.
     overwrite: delete an earlier run of other settings.
     ranks: from `joined_ranks`, in processes that all call this. Only the first writes to `out`. A run may
-    resume with another number of them.
+    resume with another number of processes.
     Raises ImageMismatchError before the first step if the images are not the labelled ones.
     """
     _check(pool, settings, validation)
@@ -219,12 +219,12 @@ _STUDENT_TEMPERATURE = "student_temperature"
 class StudentLoss:
     """The loss of a run, with the temperatures of the current epoch for labels and output.
 
-    label_kind: of the pool's labels. kept: classes of a row that top-k labels store, or None for all.
+    label_kind: of the pool's labels. kept: classes per row that top-k labels store; None: all.
     """
 
     def __init__(self, settings: TrainSettings, *, label_kind: str, kept: int | None = None) -> None:
         if settings.loss != "kl" and label_kind != "logits":
-            raise InvalidArgumentError("this loss needs logits", where=settings.loss, got=label_kind)
+            raise InvalidArgumentError("this loss requires logits", where=settings.loss, got=label_kind)
         self._settings, self._label_kind = settings, label_kind
         self._kept = kept if settings.tail == "none" else None
         self._calibrated = 1.0
@@ -264,7 +264,7 @@ class StudentLoss:
         kind, share = self._label_kind, self._settings.label_smoothing
         if self._kept is not None and self._kept < labels.shape[1]:
             labels, kind = largest_only(as_logits(labels, kind), self._kept), "logits"
-        # Smoothed logits (1 - s) z + s / C: softmax does not see the constant.
+        # Smoothed logits (1 - s) z + s / C: softmax ignores the constant.
         return softened(labels, kind, self.temperature / (1 - share))
 
     def end_epoch(self, ranks: Ranks = ALONE) -> None:
@@ -288,7 +288,7 @@ class StudentLoss:
 
 
 def kl(output: torch.Tensor, target: torch.Tensor, temperature: float) -> torch.Tensor:
-    """KL(target || softmax(output / temperature)), summed over classes, mean over rows; 0 log 0 is 0."""
+    """Return KL(target || softmax(output / temperature)): sum over classes, mean over rows; 0 log 0 is 0."""
     logs = F.log_softmax(output / temperature, dim=1)
     return F.kl_div(logs, target.to(output.dtype), reduction="batchmean")  # older torch does not promote
 
@@ -296,19 +296,19 @@ def kl(output: torch.Tensor, target: torch.Tensor, temperature: float) -> torch.
 def mse_and_truth(
     settings: TrainSettings, output: torch.Tensor, labels: torch.Tensor, classes: torch.Tensor
 ) -> torch.Tensor:
-    """Squared error to the logits, mean over classes and rows, plus the true class (G-VBSM)."""
+    """Return the mean squared error of logits plus gamma x cross-entropy with the true class (G-VBSM)."""
     hard = F.cross_entropy(output, classes, label_smoothing=settings.label_smoothing)
     return F.mse_loss(output, labels.to(output.dtype)) + settings.gamma * hard
 
 
 def largest_only(logits: torch.Tensor, count: int) -> torch.Tensor:
-    """Return logits [B, C] with all but the largest `count` of a row at minus infinity."""
+    """Return logits [B, C] with all but the `count` largest of each row set to minus infinity."""
     values, classes = logits.topk(count, dim=1)
     return torch.full_like(logits, -torch.inf).scatter_(1, classes, values)
 
 
 def resolved(settings: TrainSettings, pool: PoolReader) -> TrainSettings:
-    """Fill in what the pool decides: student and normalisation; refuse an unknown normalisation."""
+    """Fill in student and normalisation from the pool; refuse an unknown normalisation."""
     mean, std = find_normalisation(pool.header, settings.mean, settings.std, where=pool.location)
     small = pool.header.augmentation.output_height < SMALL_VIEWS_BELOW
     student = settings.student or ("small-resnet18" if small else "resnet18")
@@ -316,26 +316,26 @@ def resolved(settings: TrainSettings, pool: PoolReader) -> TrainSettings:
 
 
 def epoch_steps(pool: PoolReader) -> int:
-    """Return the steps of an epoch: images / batch size, rounded down for pools of complete batches only."""
+    """Return the steps of an epoch: images / batch size, rounded up unless all batches are complete."""
     images, rows = len(pool.images), pool.header.batch_size
     complete = bool((pool.index.rows == rows).all())
     return max(1, images // rows) if complete else -(-images // rows)
 
 
 def _rows_per_process(settings: TrainSettings, pool: PoolReader, world: int) -> int | None:
-    """Return each process's rows of a step; None: a single process takes label batches as they are."""
+    """Return the rows per step of each process; None: whole label batches (a single process only)."""
     if world == 1:
         return settings.batch_size
     rows = settings.batch_size or pool.header.batch_size
     if rows % world:
         raise InvalidArgumentError(
-            "the batch size cannot be shared equally", expected=f"a multiple of {world} processes", got=rows
+            "the batch size cannot be divided equally", expected=f"a multiple of {world}", got=rows
         )
     return rows // world
 
 
 def _class_folders(images: ImageTable, classes: int) -> list[str] | None:
-    """Return the names of the class folders, or None if folders are not the labels' classes."""
+    """Return the names of the class folders, or None if they do not match the classes."""
     names: dict[int, str] = {}
     for path, label in zip(images.paths, images.classes.tolist(), strict=True):
         folder, slash, _ = path.partition("/")
@@ -350,7 +350,7 @@ def _check(pool: PoolReader, settings: TrainSettings, validation: ValidationSet 
     image_classes = int(pool.images.classes.max()) + 1
     if settings.loss == "mse+gt" and image_classes != pool.classes:
         raise InvalidArgumentError(
-            "this loss needs the true classes, and the image folder has not as many as the labels",
+            "this loss requires true classes, but images and labels differ in their number of classes",
             where=pool.location,
             expected=f"{pool.classes} class folders",
             got=image_classes,

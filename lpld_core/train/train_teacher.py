@@ -1,4 +1,4 @@
-"""Training a classifier from scratch on an image folder: a teacher, where none can be downloaded."""
+"""Train a classifier from scratch on an image folder, as a teacher where none can be downloaded."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ TEACHER_RECIPE = TrainSettings(
 class TeacherJob:
     """How to train a classifier with hard labels.
 
-    out: the safetensors file to write. network: by default 1.2 million parameters, minutes on a laptop.
-    views: augmentation and batch size. recipe: the rest; mean and std default to ImageNet's.
+    out: the safetensors file to write. network: the default trains in minutes on a laptop.
+    views: augmentation and batch size. recipe: all other settings; mean and std default to ImageNet's.
     """
 
     out: Path
@@ -98,7 +98,7 @@ def train_teacher(
 
 
 def check_network(job: TeacherJob, classes: int) -> None:
-    """Refuse a network that cannot be squeezed or refuses images of this size."""
+    """Refuse a network that has no BatchNorm layers or fails on images of this size."""
     module = network_source(job.network).build(classes).module.eval()
     output_classes(module, job.size, job.network)
     batchnorm_layers(module, name=f"teacher {job.network}")
@@ -161,7 +161,7 @@ def _batches(
 
 
 def _true_classes(views: ViewBatch, store: ImageStore) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return each view's class, the class mixed into it, int64 [B], and the weight of the first."""
+    """Return each view's class and the class mixed into it, int64 [B], and the first one's weight."""
     own = store.table.classes[views.images].astype(np.int64)
     partner, weight = own, torch.ones(views.rows)
     if views.mix is not None:
@@ -173,7 +173,7 @@ def _true_classes(views: ViewBatch, store: ImageStore) -> tuple[torch.Tensor, to
 def true_class_loss(
     own: torch.Tensor, partner: torch.Tensor, weight: torch.Tensor, label_smoothing: float = 0.0
 ) -> LossOf:
-    """Return the cross-entropy against the true classes of both images of each view, by their weights."""
+    """Return the loss function: cross-entropy with the classes of each view's two images, weighted."""
 
     def loss_of(output: torch.Tensor, rows: slice) -> torch.Tensor:
         first, second = (

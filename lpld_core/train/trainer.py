@@ -1,7 +1,7 @@
 """The training loop: a network, its optimizer and its schedule, one epoch at a time.
 
-Randomness in a step follows from (seed, epoch, step, process); `state` holds everything else. So a run that
-stops after any step and resumes from its state ends with the same weights.
+Randomness in a step depends only on (seed, epoch, step, process); `state` holds everything else. So a run
+that stops after any step and resumes from its state ends with the same weights.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class TrainingBatch(NamedTuple):
 
 
 class Trainer:
-    """Trains a network in its own precision. settings: with mean and std. ranks: share each step."""
+    """Trains a network in its parameters' dtype. settings: with mean and std. ranks: share each step."""
 
     def __init__(self, model: nn.Module, settings: TrainSettings, ranks: Ranks = ALONE) -> None:
         if settings.mean is None or settings.std is None:
-            raise InvalidArgumentError("training needs a normalisation", expected="mean and std")
+            raise InvalidArgumentError("training requires a normalisation", expected="mean and std")
         self._mean, self._std = settings.mean, settings.std
         self.settings = settings
         self.ranks = ranks
@@ -75,7 +75,7 @@ class Trainer:
 
     @property
     def result(self) -> nn.Module:
-        """The network to evaluate and keep: the average if there is one."""
+        """The network to evaluate and save: the weight average if there is one."""
         return self.model if self._average is None else self._average.model
 
     def accuracy(self, validation: ValidationSet | None) -> Accuracy | None:
@@ -92,7 +92,7 @@ class Trainer:
         begin: EpochProgress | None = None,
         after_step: Callable[[EpochProgress], None] | None = None,
     ) -> EpochProgress:
-        """Take one step per batch. steps: of a full epoch. begin: progress of a resumed one."""
+        """Take one step per batch. steps: of a full epoch. begin: progress of a resumed epoch."""
         progress = begin or EpochProgress()
         start = time.perf_counter() - progress.seconds
         self.model.train()
@@ -146,7 +146,7 @@ class Trainer:
         return float(self.ranks.sum(torch.tensor(losses, dtype=torch.float64)))
 
     def _pass(self, batch: TrainingBatch, rows: slice) -> float:
-        """Add some rows' part of the mean gradient over the step; return the sum of their losses."""
+        """Backpropagate some rows' share of the step's mean loss; return the sum of their losses."""
         count: int = rows.stop - rows.start
         model = self._parallel or self.model
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.amp):
@@ -161,7 +161,7 @@ class Trainer:
         return inputs.to(self._dtype).contiguous(memory_format=self._format)
 
     def _has_unused(self, pixels: torch.Tensor) -> bool:
-        """Whether the output does not depend on some parameters."""
+        """Whether some parameters do not affect the output."""
         trial = copy.deepcopy(self.model)
         with torch.random.fork_rng(devices=[]):
             trial.eval()(self._inputs(pixels.new_zeros(2, *pixels.shape[1:]))).sum().backward()
@@ -230,7 +230,7 @@ _AVERAGE, _AVERAGE_STEPS = "average.", "average_steps"
 
 
 class WeightAverage:
-    """Moving average of a network's parameters and buffers. decay: 0 to 1, its highest value."""
+    """Moving average of a network's parameters and buffers. decay: the highest decay, 0 to 1."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(model).requires_grad_(requires_grad=False).eval()
@@ -239,7 +239,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Add the network as it is before a step."""
+        """Add the current weights, every STEPS_APART calls; call this before each step."""
         step, self._steps = self._steps, self._steps + 1
         if step % STEPS_APART:
             return

@@ -115,7 +115,7 @@ def test_what_is_not_known_is_a_remark(tmp_path: Path) -> None:
     assert prune == "# prune: how to repeat this step is not recorded"
     assert unknown == "# dreamt rm -rf ~: how to repeat this step is not recorded"
     with write_pool(tmp_path / "bare", make_batches(1, 1)) as bare:
-        assert recipe(bare.manifest) == ["# how this pool was made is not recorded"]
+        assert recipe(bare.manifest) == ["# the pool does not record how it was made"]
 
 
 def test_a_ratio_keeps_exactly_as_many() -> None:

@@ -56,9 +56,11 @@ def test_teacher_is_trained_first(cli: Cli, real: Path, tmp_path: Path) -> None:
     result = passed(cli(*words, *training))
     assert "teacher top1" in result.stdout
     again = passed(cli(*words, *training))
-    assert "is there already, from the same squeeze" in again.stderr
+    assert "already exists, from the same squeeze" in again.stderr
     assert again.stdout == result.stdout
-    one_line_error(cli(*words, *training, "--epochs", 2), "another teacher is here: 'epochs' differs")
+    one_line_error(
+        cli(*words, *training, "--epochs", 2), "another teacher is already here: its 'epochs' differs"
+    )
     # Its file says size and class count, and data of other classes is refused.
     passed(cli(*words))
     two = noisy_folder(tmp_path / "two", classes=2, images=3)

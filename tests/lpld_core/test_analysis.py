@@ -72,7 +72,7 @@ def test_features_are_what_the_last_layer_takes_in() -> None:
     headless = LoadedTeacher(
         model=nn.Flatten(), description=Teacher(name="flat"), input_size=(1, 1), classes=3
     )
-    with pytest.raises(InvalidArgumentError, match="flat: cannot tell what"):
+    with pytest.raises(InvalidArgumentError, match="flat: cannot find this network"):
         extract_features(headless, [])
 
 

@@ -23,12 +23,16 @@ def images(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("verb", "arguments", "problem"),
     [
-        ("build", {**NET, "part": lpld.Part(number=1, of=2), "overwrite": True}, "does not go with --part"),
+        (
+            "build",
+            {**NET, "part": lpld.Part(number=1, of=2), "overwrite": True},
+            "cannot be combined with --part",
+        ),
         ("build", {**NET, "teacher": [NETWORK, NETWORK]}, "once per --teacher"),
         ("build", {**NET, "device": "abacus"}, "'abacus' is not usable here"),
         ("build", {}, "Missing option '--teacher'"),
-        ("squeeze", {**NET, "train_teacher": True}, "needs --teacher-weights"),
-        ("squeeze", {**NET, "epochs": 2}, "go with --train-teacher"),
+        ("squeeze", {**NET, "train_teacher": True}, "requires --teacher-weights"),
+        ("squeeze", {**NET, "epochs": 2}, "require --train-teacher"),
     ],
 )
 def test_arguments_that_do_not_go_together(
@@ -42,11 +46,11 @@ def test_arguments_that_do_not_go_together(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({}, "needs --statistics"),
-        ({"method": "rded"}, "needs --real"),
+        ({}, "requires --statistics"),
+        ({"method": "rded"}, "requires --real"),
         (
             {"method": "sre2l", "overwrite": True, "part": lpld.Part(number=1, of=2)},
-            "does not go with --part",
+            "cannot be combined with --part",
         ),
     ],
 )
@@ -58,7 +62,7 @@ def test_recover_says_what_is_missing(tmp_path: Path, arguments: dict[str, Any],
 def test_train_and_verify_say_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--val-by-order"):
         lpld.train(tmp_path, val_by_order=True)
-    with pytest.raises(UsageError, match="--images goes with --teacher"):
+    with pytest.raises(UsageError, match="--images requires --teacher"):
         lpld.verify(tmp_path, images=tmp_path)
 
 

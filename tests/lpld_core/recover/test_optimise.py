@@ -125,7 +125,7 @@ def test_out_of_memory_says_what_to_lower() -> None:
 def test_teachers_and_statistics_must_fit() -> None:
     with pytest.raises(InvalidArgumentError, match="no BatchNorm2d"):
         layer_targets(tiny_teacher(batchnorm=False), None, "global")
-    with pytest.raises(InvalidArgumentError, match="class statistics are needed"):
+    with pytest.raises(InvalidArgumentError, match="class statistics are required"):
         layer_targets(tiny_teacher(), None, "class")
     with pytest.raises(InvalidArgumentError, match="another teacher"):
         layer_targets(tiny_teacher(seed=1), class_statistics(tiny_teacher()), "class")

@@ -137,7 +137,7 @@ def test_killed_in_a_group_it_resumes_there(
 
 def test_two_processes_do_not_make_the_same_group(recover: Recover, tmp_path: Path) -> None:
     def meanwhile(done: int, total: int) -> None:
-        with pytest.raises(PoolConflictError, match="another process is at work here"):
+        with pytest.raises(PoolConflictError, match="another process is using this directory"):
             recover(tmp_path / "out")
         raise KeyboardInterrupt
 

@@ -191,7 +191,9 @@ def test_labels_too_large_for_halves_name_the_image(make: Make, ensemble: Ensemb
 
 
 def test_a_pool_that_cannot_fit_is_not_begun(tmp_path: Path) -> None:
-    with pytest.raises(PoolWriteError, match=r"no room for these labels .expected at least .* GB free"):
+    with pytest.raises(
+        PoolWriteError, match=r"not enough disk space for the labels .expected at least .* GB free"
+    ):
         require_room(tmp_path / "new" / "pool", rows=10**18, bytes_per_row=2000)
     require_room(tmp_path / "new" / "pool", rows=10, bytes_per_row=2000)
     assert list(tmp_path.iterdir()) == []

@@ -231,12 +231,12 @@ def test_the_command_says_what_to_do(cli: Callable[..., Result], tmp_path: Path,
     first = cli("squeeze", real, out, *TINY)
     assert first.exit_code == 0, first.output
     again = cli("squeeze", real, out, *TINY)
-    assert "is there already, from the same squeeze" in again.stderr
+    assert "already exists, from the same squeeze" in again.stderr
     before = ClassStatistics.load(out).digest()
     replace_one(real)
     refused = cli("squeeze", real, out, *TINY)
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
-    assert "something else is already here" in refused.stderr
+    assert "another file is already here" in refused.stderr
     assert "--overwrite" in refused.stderr
     assert not out.with_name("s.safetensors.unfinished").exists()
     assert cli("squeeze", real, out, *TINY, "--overwrite").exit_code == 0

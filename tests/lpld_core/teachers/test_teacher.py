@@ -125,7 +125,7 @@ def test_files_that_are_not_weights_are_refused(tmp_path: Path, name: str, suffi
     # What torch advises is to turn off what protects.
     for advice in ("weights_only", "can still be loaded", "trust"):
         assert advice not in str(caught.value)
-    assert ("it asks for sys.exit, " in str(caught.value)) == ((name, suffix) == ("code", ".pth"))
+    assert ("it refers to sys.exit, " in str(caught.value)) == ((name, suffix) == ("code", ".pth"))
 
 
 def test_a_safetensors_file_may_have_any_name(tmp_path: Path, model: SmallResNet) -> None:
@@ -180,11 +180,11 @@ def test_factories_load_and_their_faults_are_named() -> None:
     ("name", "problem"),
     [
         ("resnet81", "unknown network"),
-        ("small-resnet11", "small ResNet cannot be built"),
-        ("small-resnet10:depth=3", "network name is wrong"),
-        ("small-resnet10:width=wide", "network name is wrong"),
-        ("small-resnet10:stem_stride=3", "cannot be built"),
-        ("small-resnet10:channels=2", "cannot be built"),
+        ("small-resnet11", "invalid options of a small ResNet"),
+        ("small-resnet10:depth=3", "invalid option in a network name"),
+        ("small-resnet10:width=wide", "invalid option in a network name"),
+        ("small-resnet10:stem_stride=3", "invalid options of a small ResNet"),
+        ("small-resnet10:channels=2", "invalid options of a small ResNet"),
         (SMALL, "no published weights"),
     ],
 )

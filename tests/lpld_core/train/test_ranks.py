@@ -33,7 +33,7 @@ MOMENTS = [(0, 1), (1, 4), (0, 7), (1, 12), (0, 18)]
 MISTAKES = [
     (["--no-such-option"], "No such option", 2),
     (["--out", "images/run"], "the output is inside an input", 1),
-    (["--batch-size", "7"], "the batch size cannot be shared equally", 1),
+    (["--batch-size", "7"], "the batch size cannot be divided equally", 1),
 ]
 TRAINING = ("--student", "tests.lpld_core.networks:double_net", "--epochs", "3", "--evaluate-every", "1")
 

@@ -101,7 +101,7 @@ def test_a_checkpoint_or_a_log_from_elsewhere_is_not_replaced(train: Train, tmp_
     with pytest.raises(PoolConflictError, match="another training run is here"):
         train()
     save_file({"w": torch.zeros(1)}, checkpoint, metadata={"lpld-labels": "[1]"})
-    with pytest.raises(InvalidArgumentError, match="no JSON object"):
+    with pytest.raises(InvalidArgumentError, match="not a JSON object"):
         train()
 
 

@@ -340,7 +340,7 @@ def test_mse_and_ground_truth() -> None:
     squares = ((OUTPUT - LABELS) ** 2).mean()
     own = F.cross_entropy(OUTPUT, OWN)
     torch.testing.assert_close(loss_of(loss="mse+gt", gamma=0.1), squares + 0.1 * own)
-    with pytest.raises(InvalidArgumentError, match="needs logits"):
+    with pytest.raises(InvalidArgumentError, match="requires logits"):
         loss_of(loss="mse+gt", kind="probabilities")
 
 
