@@ -166,7 +166,7 @@ FKD = Layout(
 LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, FKD)}
 """Layouts by name, in the order of detection: SRe2L's equals LPLD's without the file of image ids."""
 HEADER_FILE = "lpld-labels.json"
-"""The header of an exported pool. Only layouts with a file of image ids have it: other trainers count all files."""
+"""The header of an exported pool. Only layouts with image ids have it: other trainers count all files."""
 SIDE_FILES = frozenset({HEADER_FILE, *(layout.ids_file for layout in LAYOUTS.values() if layout.ids_file)})
 
 # Folders on disk
