@@ -164,7 +164,7 @@ class AffineCodec(Codec):
         packed = flat[codes.offset * width : (codes.offset + rows) * width].reshape(rows, width)
         spare = 8 * width - self.bits * classes
         if spare and (packed[:, -1] >> np.uint8(8 - spare)).any():
-            raise PoolCorruptError("padding bits of column 'codes' are not 0", where="codes")
+            raise PoolCorruptError("left-over bits of column 'codes' are not 0", where="codes")
         grid = RowGrid(
             codes=unpack_bits(packed, self.bits, classes),
             scale=payload["scale"].to_numpy(zero_copy_only=True),

@@ -92,7 +92,7 @@ class Codec(ABC):
 
     @property
     def top_k(self) -> TopKCodec | None:
-        """This codec if it stores only the values of some classes per row, else None."""
+        """The codec itself if it stores only the values of some classes per row, else None."""
         return None
 
     def describe(self) -> str:

@@ -77,7 +77,7 @@ _NPY_HEADER = re.compile(
 
 
 class Numbers(NamedTuple):
-    """Integers of a batch: coefficients [B, L + 1], peak classes int32 [B, m], peak corrections [B, m]."""
+    """Integers: steps [B, L + 1], peak classes int32 [B, m], corrections [B, m] of step / PEAK_SHARE."""
 
     integers: npt.NDArray[Any]
     classes: IntArray

@@ -31,7 +31,7 @@ from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import LabelArray
 
 EXACT_CLASSES = 2048
-MOST_DIRECTIONS = 1088  # Directions of the range finder: 1024, and a margin for accuracy of the last ones.
+MOST_DIRECTIONS = 1088  # Directions of the range finder: 1024 and a margin, so that all 1024 are accurate.
 POWER_ROUNDS = 2
 ROWS_AT_ONCE = 1024
 ROUNDING_SHARE = 1e-9  # Variance that float32 rounding may cause, relative to the largest variance.

@@ -8,7 +8,7 @@ logits         log of the mean of exp(logit) over these classes, which keeps the
 probabilities  the mean probability of these classes.
 
 Imported labels may have no tail. The other classes then get probability 0, which Fast Knowledge Distillation
-calls marginal re-normalisation; labels with a tail are its marginal smoothing.
+calls marginal re-normalisation. A tail corresponds to its marginal smoothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SparseLabels(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Entries in class order. rank: int64 [B, k], see `_rank`; None if `sparse` sorts by value."""
+    """Entries in class order. rank: int64 [B, k], see `_rank`; None: descending order of value."""
 
     indices: IntArray
     values: LabelArray

@@ -73,7 +73,7 @@ def coalesced(ranges: Iterable[Range], limit: int) -> Iterator[Range]:
 class Prefetcher(Generic[T]):
     """Fetches ranges in the background, in order, several at a time. Errors surface on read.
 
-    window: limit on bytes requested but not yet read. None: no limit, and results are discarded.
+    window: limit on bytes requested but not yet read or passed by `advance`. None: no limit, drop results.
     """
 
     def __init__(self, fetch: Callable[[Range], T], ranges: Iterable[Range], *, window: int | None) -> None:

@@ -54,7 +54,7 @@ class PreconditionError(StoreError):
 
 
 class RemoteStore:
-    """The files below an address. Picklable, fork-safe and thread-safe.
+    """The files below an address. Picklable, fork-safe and thread-safe. timeout: in seconds.
 
     shown: address without secrets. conditional: supports conditional writes. lists: can list files.
     """
@@ -276,7 +276,7 @@ class RemoteStore:
 
 
 def _differs(answer: dict[str, Any], data: bytes) -> bool:
-    """Return whether the ETag contradicts the data's MD5; False if it is no MD5 (encryption with a key)."""
+    """Return whether the ETag differs from the data's MD5; False if it is not an MD5 (KMS encryption)."""
     tag = str(answer.get("ETag", "")).strip('"')
     plain = answer.get("ServerSideEncryption") in (None, "AES256") and len(tag) == 32
     return plain and tag != hashlib.md5(data, usedforsecurity=False).hexdigest()
