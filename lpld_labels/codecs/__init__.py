@@ -16,7 +16,7 @@ CODECS: dict[str, type[Codec]] = {
     kind.name: kind
     for kind in (Float16Codec, Float32Codec, Int8Codec, Int6Codec, Int4Codec, TopKCodec, KltCodec)
 }
-"""By name; those that `plan` tries in order of falling fidelity."""
+"""Codec classes by name. Those that `plan` tries are in order of decreasing fidelity."""
 
 __all__ = [
     "CODECS",
@@ -47,7 +47,7 @@ def codec_named(spec: str, *, label_kind: str = "logits") -> Codec:
 
 
 def planned_codecs(*, fitted: bool) -> tuple[str, ...]:
-    """Return the names of the codecs that `plan` tries by default, either fitted ones or the others."""
+    """Return the names of the codecs that `plan` tries by default. fitted: whether they need fitting."""
     return tuple(name for name, kind in CODECS.items() if kind.planned and kind.fitted == fitted)
 
 
@@ -94,7 +94,7 @@ def restore_codec(
     stated = codec.parameters().get("label_kind", label_kind)
     if stated != label_kind:
         raise ManifestError(
-            "field 'codec.parameters.label_kind' is not the pool's",
+            "field 'codec.parameters.label_kind' differs from the pool's label_kind",
             where=where,
             expected=label_kind,
             got=stated,

@@ -1,4 +1,4 @@
-"""Uniform grids per label row, and the codecs `int8`, `int6`, `int4` with 256, 64 or 16 levels.
+"""Uniform quantisation grids per label row, and the codecs `int8`, `int6`, `int4` with 256, 64 or 16 levels.
 
 value = offset + scale * code, computed in float32, with offset the row's smallest value and scale its
 range / (levels - 1). The error is at most half a step (scale / 2) plus float32 rounding.
@@ -30,7 +30,7 @@ _WIDEST = 0.99 * float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowGrid:
-    """Rows of codes, uint8 [B, n], and their grids, float16/float32 [B]. A constant row has scale 0."""
+    """Quantised rows. codes: uint8 [B, n]. scale, offset: float16/float32 [B]. Constant rows have scale 0."""
 
     codes: npt.NDArray[np.uint8]
     scale: npt.NDArray[np.floating[Any]]
@@ -64,11 +64,11 @@ class RowGrid:
         return RowGrid(codes=np.clip(codes, 0, levels).astype(np.uint8), scale=scale, offset=offset)
 
     def check(self, *, bits: int, label_kind: str) -> None:
-        """Refuse non-finite values and negative probabilities; decode codes only if the grid has any."""
+        """Refuse non-finite values and negative probabilities. Decode codes only if the grid contains any."""
         scale, offset = self.scale.astype(np.float32), self.offset.astype(np.float32)
         if not (np.isfinite(scale).all() and np.isfinite(offset).all() and (scale >= 0).all()):
             raise PoolCorruptError(
-                "columns 'scale' and 'offset' are out of range", expected="finite, scale at least 0"
+                "columns 'scale' and 'offset' are out of range", expected="finite values, scale >= 0"
             )
         with np.errstate(over="ignore"):
             finite = np.isfinite(offset + scale * np.float32((1 << bits) - 1))
@@ -93,7 +93,7 @@ class RowGrid:
 def _rounded(
     exact: npt.NDArray[np.float64], dtype: npt.DTypeLike, *, down: bool
 ) -> npt.NDArray[np.floating[Any]]:
-    """Return the nearest `dtype` values at or below (else at or above) the exact ones."""
+    """Return the nearest `dtype` values at or below (down), or else at or above, the exact values."""
     with np.errstate(over="ignore"):
         near: npt.NDArray[np.floating[Any]] = exact.astype(dtype)
     limit = near.dtype.type(-np.inf if down else np.inf)
@@ -110,7 +110,7 @@ def _rounded(
 
 
 class AffineCodec(Codec):
-    """Per-row affine labels: columns scale, offset (float32) and codes (ceil(C * bits / 8) bytes)."""
+    """Labels quantised per row: columns scale, offset (float32) and codes (ceil(C * bits / 8) bytes)."""
 
     bits: ClassVar[int]
     planned = True
@@ -144,7 +144,7 @@ class AffineCodec(Codec):
         codes, scale, offset = parts
         values = torch.empty_like(codes, dtype=torch.float32)
         for target, code, step, start in row_pieces(values, codes, scale[:, None], offset[:, None]):
-            # The same two roundings as in RowGrid.values, for equal bits.
+            # The same two roundings as in RowGrid.values, so that results are bit-identical.
             target.copy_(code).mul_(step).add_(start)
         return values
 
@@ -175,7 +175,7 @@ class AffineCodec(Codec):
 
 
 class Int8Codec(AffineCodec):
-    """256 levels: half the bytes of float16, almost without loss."""
+    """256 levels: half the bytes of float16, nearly lossless."""
 
     name = "int8"
     bits = 8
@@ -238,5 +238,5 @@ def unpack_bits(packed: npt.NDArray[np.uint8], bits: int, count: int) -> npt.NDA
 
 
 def _cycle(bits: int) -> int:
-    """Return after how many codes the packing is aligned to bytes again."""
+    """Return the number of codes after which the packing is byte-aligned again."""
     return 8 // math.gcd(bits, 8)

@@ -2,7 +2,7 @@
 
 A codec encodes the labels of a batch, float16/float32 [B, C], as *payload columns* (Arrow arrays with one row
 per view or per batch) and decodes them. Its settings are `parameters` (JSON, in the manifest) and `tables`
-(files). Other packages use a codec's members and never test its class.
+(files). Other packages must use a codec's members and not test its class.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Payload = Mapping[str, Array]
 """Payload column name -> Arrow array of B rows (granularity view) or 1 row (batch)."""
 FloatArray = npt.NDArray[np.float32]
 Parts = tuple[npt.NDArray[Any], ...]
-"""Half-decoded labels: arrays whose first dimension is the batch's rows."""
+"""Partly decoded labels (`Codec.split`): arrays whose first dimension is the rows of the batch."""
 
-SERIAL_VALUES = 32_768  # Above this, torch starts threads on a CPU, which costs more than it gains here.
+SERIAL_VALUES = 32_768  # For more values, torch starts threads on a CPU, which costs more than it gains here.
 
 
 def raw_bytes(array: npt.NDArray[Any]) -> memoryview:
@@ -49,7 +49,7 @@ def binary_cell(data: bytes) -> Array:
 
 
 def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """Split tensors by rows: on a CPU into pieces of at most SERIAL_VALUES of the first, else not at all."""
+    """Split tensors by rows: on a CPU into pieces of at most SERIAL_VALUES of the first, else into one."""
     import torch
 
     first = tensors[0]
@@ -59,23 +59,23 @@ def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedLabels:
-    """Labels of one batch as stored. canonical: what the batch digest covers, independent of packing."""
+    """Labels of one batch as stored. canonical: bytes for the batch digest, independent of compression."""
 
     payload: Payload
     canonical: CanonicalBytes
 
 
 class Codec(ABC):
-    """Encodes and decodes the labels of one batch at a time, independent of every other batch."""
+    """Encodes and decodes the labels of one batch at a time, independently of other batches."""
 
     name: ClassVar[str]
     lossless: ClassVar[bool] = False  # Decoding returns the encoded labels bit for bit.
-    native_dtype: ClassVar[npt.DTypeLike] = np.float32  # Decoding to it does not round; readers' default.
-    # New labels are rounded to this first: building with a lossy codec then equals encoding a float16 pool.
+    native_dtype: ClassVar[npt.DTypeLike] = np.float32  # Readers' default; decoding to it does not round.
+    # New labels are first rounded to this, so building with a lossy codec equals encoding a float16 pool.
     label_dtype: ClassVar[npt.DTypeLike] = np.float16
     specs: ClassVar[tuple[str, ...]] = ()  # Forms that `parse` accepts, e.g. f16:plain; default: the name.
-    fitted: ClassVar[bool] = False  # Fitted to a pool's labels (klt_fit.py).
-    planned: ClassVar[bool] = False  # `plan` tries it by default.
+    fitted: ClassVar[bool] = False  # Whether it must be fitted to a pool's labels (klt_fit.py).
+    planned: ClassVar[bool] = False  # Whether `plan` tries it by default.
     settings: ClassVar[type] = NoFields  # Dataclass of `parameters`; each field is an attribute of the codec.
     granularity: Granularity = "batch"  # A labels file has one row per view or one per batch.
     label_kind: str = "logits"  # Decoding refuses negative probabilities.
@@ -87,12 +87,12 @@ class Codec(ABC):
 
     @property
     def spec(self) -> str:
-        """The text that `parse` turns into this codec."""
+        """The spec from which `parse` creates this codec."""
         return self.name
 
     @property
     def top_k(self) -> TopKCodec | None:
-        """The codec itself if it stores some entries of each row by their class, else None."""
+        """The codec itself if it stores only the values of some classes per row, else None."""
         return None
 
     def describe(self) -> str:
@@ -125,10 +125,10 @@ class Codec(ABC):
     def decode(
         self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
     ) -> LabelArray:
-        """Decode to [rows, classes], perhaps as a read-only view.
+        """Decode to [rows, classes]. The result may be a read-only view.
 
-        Non-finite values and negative probabilities are refused only where the check needs no pass over the
-        labels; writers and `verify` always check.
+        Refuse non-finite values and negative probabilities only if the check needs no pass over the labels.
+        Writers and `verify` always check.
         """
 
     def split(self, payload: Payload, *, rows: int, classes: int) -> Parts:
@@ -149,7 +149,7 @@ class Codec(ABC):
 
     @abstractmethod
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
-        """Return the same canonical bytes that `encode` gave for this payload."""
+        """Return the same canonical bytes that `encode` returned with this payload."""
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:

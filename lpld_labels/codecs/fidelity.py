@@ -1,9 +1,9 @@
 """How much of the labels' information a codec keeps.
 
 "Kept" at temperature T is 1 - sum KL(p || q) / sum KL(p || uniform), with p and q the softmax of the true and
-the decoded logits over T: 1 is everything, 0 is as good as uniform labels, misleading labels fall below 0.
+the decoded logits over T. 1 means lossless, 0 as good as uniform labels, below 0 worse than uniform labels.
 Sums run over rows, so confident rows weigh more. A decoded probability of 0 counts as the smallest float16
-where the true one is above 0; otherwise the divergence would be infinite.
+where the true probability is above 0; otherwise the divergence would be infinite.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Fidelity:
-    """Share of the information kept, by temperature, and share of rows that keep a largest class."""
+    """Share of information kept, per temperature, and share of rows that keep their top class (top1)."""
 
     kept: dict[float, float]
     top1: float
@@ -79,7 +79,7 @@ class FidelityMeter:
             scaled, other = true / temperature, decoded / temperature
             weights, total = _softmax(scaled)
             other_total = _softmax(other)[1]
-            # A class without mass costs nothing, although its logit is minus infinity.
+            # A class of probability 0 adds nothing, although its logit is minus infinity.
             massive = weights > 0
             gap = np.subtract(scaled, other, out=np.zeros_like(scaled), where=massive)
             self._lost[temperature] += float(((weights * gap).sum(axis=1) - total + other_total).sum())
@@ -88,7 +88,7 @@ class FidelityMeter:
             self._known[temperature] += len(true) * float(np.log(true.shape[1]))
 
     def result(self) -> Fidelity:
-        """Return the fidelity of all rows so far; without rows nothing is lost."""
+        """Return the fidelity over all rows so far; `kept` is 1 if there are no rows."""
         kept = {}
         for temperature, lost in self._lost.items():
             # Uniform labels have no information; a codec that keeps them uniform loses nothing.
@@ -134,13 +134,13 @@ def try_codec(
 
 
 def rebatched(blocks: Sequence[LabelArray], batch_size: int) -> list[LabelArray]:
-    """Split labels into full batches and drop the rest; fewer labels than a batch are one batch."""
+    """Split labels into full batches and drop the rest. Fewer rows than `batch_size` are one batch."""
     labels = np.concatenate(list(blocks))
     size = min(batch_size, len(labels))
     return [labels[start : start + size] for start in range(0, len(labels) - size + 1, size)] if size else []
 
 
 def payload_bytes(payload: Payload) -> int:
-    """Return the bytes of the values in a payload, without the lengths of binary ones."""
+    """Return the size of a payload's values in bytes, excluding length prefixes of binary values."""
     lengths = [4 * len(array) for array in payload.values() if pa.types.is_binary(array.type)]
     return sum(map(arrow.value_bytes, payload.values())) - sum(lengths)

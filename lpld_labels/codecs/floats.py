@@ -1,7 +1,7 @@
 """Lossless float labels: `f16` and `f32`, compact or plain.
 
 compact  one row per batch; byte plane k (0 = least significant) of all values, row by row, as one
-         zstd frame in column ``plane_k``. Exponent bytes shrink to 70 %; mantissas stay as they are.
+         zstd frame in column ``plane_k``. Exponent bytes shrink to 70 %; mantissa bytes do not shrink.
 plain    one row per view; column ``labels`` is a list of floats that DuckDB and Polars read.
 """
 
@@ -26,7 +26,7 @@ from lpld_labels.format.schema import Column
 
 Layout = Literal["compact", "plain"]
 _BIAS = np.float32(2.0**112)
-"""Exponents of float32 have bias 127, of float16 bias 15."""
+"""2^(127 - 15), because exponents have bias 127 in float32 and bias 15 in float16."""
 _BLOCK = 24_000
 
 
@@ -102,7 +102,7 @@ class _FloatCodec(Codec):
 
     def _plain(self, payload: Payload) -> LabelArray:
         lists = payload["labels"]
-        # `values` ignores the slice that `lists` is; flatten() would honour it at the price of a copy.
+        # `lists` may be a slice, which `values` ignores; flatten() would respect it, but copy.
         if pa.types.is_fixed_size_list(lists.type):
             size = lists.type.list_size
             start, stop = lists.offset * size, (lists.offset + len(lists)) * size
@@ -128,7 +128,7 @@ class _FloatCodec(Codec):
 
 
 def _plane(words: npt.NDArray[Any], k: int) -> npt.NDArray[np.uint8]:
-    """Return byte k of every word; shifting is twice as fast as gathering every other byte."""
+    """Return byte k of every word. Shifting is twice as fast as strided access."""
     shifted = words >> 8 * k if k else words
     return shifted.astype(np.uint8)
 
@@ -145,7 +145,7 @@ class Float16Codec(_FloatCodec):
 
 
 class Float32Codec(_FloatCodec):
-    """Single precision, for teachers whose logits do not fit half."""
+    """Single precision, for teachers whose logits overflow float16."""
 
     name = "f32"
     specs = ("f32", "f32:plain")
@@ -155,7 +155,7 @@ class Float32Codec(_FloatCodec):
 
 
 def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Like `numpy.empty`, from Arrow's pool: malloc maps fresh zeroed pages above 128 KB, which is slow."""
+    """Like `numpy.empty`, but in Arrow's pool: malloc maps zeroed pages above 128 KB, which is slow."""
     kind = np.dtype(dtype)
     sides = (shape,) if isinstance(shape, int) else shape
     buffer = pa.allocate_buffer(math.prod(sides) * kind.itemsize)
@@ -163,17 +163,17 @@ def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any
 
 
 def to_float32(values: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
-    """Return finite float16 values as float32: four times as fast as NumPy without AVX-512."""
+    """Return finite float16 values as float32, four times as fast as NumPy on CPUs without AVX-512."""
     source = np.ascontiguousarray(values).view(np.uint16).reshape(-1)
     target = empty(source.size, np.float32)
-    # Temporaries of one block come from the heap; larger ones would be mapped and zeroed each time.
+    # Temporary arrays of one block come from the heap; larger arrays would be mapped and zeroed each time.
     for start in range(0, source.size, _BLOCK):
         bits = source[start : start + _BLOCK].astype(np.uint32)
         sign = bits & 0x8000
         sign <<= 16
         bits &= 0x7FFF
         bits <<= 13
-        # Read as float32 the exponent is 112 too small; multiplying repairs subnormals as well.
+        # Read as float32, the exponent is 112 too small. Multiplying corrects it, also for subnormals.
         out = target[start : start + _BLOCK]
         np.multiply(bits.view(np.float32), _BIAS, out=out)
         pattern = out.view(np.uint32)
@@ -182,7 +182,7 @@ def to_float32(values: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
 
 
 def converted(values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return finite values in another float dtype; the same array if it has that dtype already."""
+    """Return finite values as another float dtype; the same array if it already has this dtype."""
     if values.dtype == dtype:
         return values
     if values.dtype == np.float16 and np.dtype(dtype) == np.float32:

@@ -4,12 +4,12 @@ A row of C logits is encoded as
 
     labels = mean + step * integers @ basis,    then    labels[peak classes] += step / 8 * peak integers
 
-Basis vector 0 is the constant 1/sqrt(C): its coefficient is the row's mean, which softmax ignores but losses
-on raw logits (MSE) do not; it costs about half a byte a row. The others are the principal directions of the
-pool's labels (Karhunen-Loeve transform, klt_fit.py), for which one step for all coefficients is optimal under
-squared error, and so under KL divergence at a high temperature. At a low temperature the largest labels
-dominate, which no common direction describes: the few largest labels of each row are corrected one by one,
-which preserves argmax.
+Basis vector 0 is the constant 1/sqrt(C). Its coefficient is the row's mean, which softmax ignores but losses
+on raw logits (MSE) do not; it costs about half a byte per row. The other vectors are the principal directions
+of the pool's labels (Karhunen-Loeve transform, klt_fit.py). With them, one step for all coefficients is
+optimal under squared error, and so under KL divergence at a high temperature. At a low one, the largest
+labels dominate, which no common direction describes. So the few largest labels of each row (peaks) are
+corrected one by one, which preserves argmax.
 
 One row per batch; one column per band of integers (packing.py) and two for the peaks. Probabilities are
 encoded as log-probabilities and decoded through softmax. Coefficients too close to a rounding threshold for
@@ -61,9 +61,9 @@ Doubles = npt.NDArray[np.float64]
 # fidelity at T = 20 and costs 1 % at T = 1; decoding does not depend on it.
 ROUNDING = 0.46
 PEAK_SHARE = 8  # Peaks are corrected on a grid this many times finer than the step.
-LEAD = 0.05  # Least lead of the largest label after decoding, on that grid: more than rounding errors.
-DOUBT = 8e-6  # Generous error of a single-precision product of length C, as a share of the row's norm.
-MOST_DOUBT = 0.01  # Above this error, in steps, everything is computed in double precision.
+LEAD = 0.05  # Minimum lead of the largest label after decoding, in grid steps: exceeds rounding errors.
+DOUBT = 8e-6  # Upper estimate of the error of a float32 product of length C, relative to the row's norm.
+MOST_DOUBT = 0.01  # Above this error (in steps), compute everything in double precision.
 
 BASIS = "basis.pco"
 SCALES = "scale.npy"
@@ -77,7 +77,7 @@ _NPY_HEADER = re.compile(
 
 
 class Numbers(NamedTuple):
-    """Integers of a batch: steps [B, L + 1], peak classes int32 [B, m] and their steps / PEAK_SHARE."""
+    """Integers: steps [B, L + 1], peak classes int32 [B, m], corrections [B, m] of step / PEAK_SHARE."""
 
     integers: npt.NDArray[Any]
     classes: IntArray
@@ -96,8 +96,8 @@ class _Settings:
 class KltCodec(Codec):
     """Transform-coded labels.
 
-    step: quantisation step in logits. edges: of the bands (see `band_edges`); the last is L + 1.
-    peaks: number of a row's largest labels that are corrected. target: the goal of fitting.
+    step: quantisation step in logits. edges: of the bands (see `band_edges`), from 0 to L + 1.
+    peaks: how many of the largest labels per row are corrected. target: the goal of fitting.
     """
 
     name = "klt"
@@ -140,13 +140,13 @@ class KltCodec(Codec):
         return dict(self._tables.files)
 
     def identity(self) -> bytes:
-        """Return step, peaks, and a digest of basis and mean, which define what integers mean."""
+        """Return step, peaks, and a digest of basis and mean, which define the meaning of the integers."""
         return struct.pack("<dI", self.step, self.peaks) + self._tables.digest()
 
     def require_fit(self, *, classes: int) -> None:
         if classes != self._tables.classes:
             raise PoolCorruptError(
-                "codec table is for another number of classes",
+                "codec table has the wrong number of classes",
                 where="mean.npy",
                 expected=classes,
                 got=self._tables.classes,
@@ -172,7 +172,7 @@ class KltCodec(Codec):
         return EncodedLabels(payload=payload, canonical=_canonical(numbers))
 
     def approximated(self, labels: LabelArray) -> FloatArray:
-        """Return the labels after encoding and decoding, without packing."""
+        """Return the labels as decoded after encoding, but skip packing."""
         return self._rebuilt(self.numbers(labels))
 
     def numbers(self, labels: LabelArray) -> Numbers:
@@ -184,7 +184,7 @@ class KltCodec(Codec):
         return Numbers(integers, classes, self._corrections(logits, integers, classes))
 
     def _integers(self, logits: FloatArray) -> FloatArray:
-        """Return the least-squares coefficients as integer steps, float32 [B, L + 1]."""
+        """Return the least-squares coefficients in whole steps, float32 [B, L + 1]."""
         centred = logits - self.mean
         doubt = DOUBT / self.step * np.linalg.norm(centred, axis=1, keepdims=True)
         if doubt.max(initial=0) > MOST_DOUBT:
@@ -215,19 +215,19 @@ class KltCodec(Codec):
         return np.ascontiguousarray(self._projection.T, np.float32)
 
     def _corrections(self, logits: FloatArray, integers: FloatArray, classes: IntArray) -> Doubles:
-        """Return integers [B, m] that restore the peaks, with the largest ahead of all other labels."""
+        """Return integers [B, m] that restore the peaks and keep the largest ahead of all other labels."""
         grid = self.step / PEAK_SHARE
         rows = np.arange(len(logits))
         places = classes.astype(np.intp)
         coarse = self._exactly(integers, places)
-        # Ignore the rounding of the row's mean: it shifts all classes alike, which softmax ignores.
+        # Ignore the rounding of the row's mean: it shifts all classes equally, which softmax ignores.
         coded_mean = self.step * self.basis[0, 0] * integers[:, 0]
         shift = (logits - self.mean).mean(axis=1, dtype=np.float64) - coded_mean
         wanted = np.take_along_axis(logits, places, axis=1) - shift[:, None]
         corrections: Doubles = np.rint((wanted - coarse) / grid)
         corrected = coarse + corrections * grid
         top = wanted.argmax(axis=1)
-        # The largest of the other labels after decoding.
+        # Find the largest of the other labels after decoding.
         others = (integers * np.float32(self.step)) @ self.basis
         others += self.mean
         np.put_along_axis(others, places, corrected.astype(np.float32), axis=1)
@@ -237,7 +237,7 @@ class KltCodec(Codec):
         is_peak = places == rival[:, None]
         height = np.where(is_peak.any(axis=1), (corrected * is_peak).sum(axis=1), height)
         lift = np.maximum(np.ceil(LEAD - (corrected[rows, top] - height) / grid), 0)
-        # Equal labels may change order: neither was the only largest.
+        # Equal labels may change order, because neither was the unique maximum.
         beaten = logits[rows, rival] < logits[rows, places[rows, top]]
         corrections[rows, top] += np.where(beaten, lift, 0)
         return corrections
@@ -270,7 +270,7 @@ class KltCodec(Codec):
     def split(self, payload: Payload, *, rows: int, classes: int) -> Parts:
         """Return coefficients float32 [B, L + 1], peak classes int64 [B, m] and peaks float32 [B, m]."""
         coefficients, peak_classes, peaks = self._scaled(self._stored(payload, rows))
-        # torch scatters by int64 only.
+        # torch's scatter_add_ requires int64 indices.
         return coefficients, peak_classes.astype(np.int64), peaks
 
     def join(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -327,10 +327,10 @@ class KltCodec(Codec):
             if not 0 < np.float32(known.step) < np.inf:
                 raise field_error("step", "a number above 0 that float32 can hold", known.step, where=where)
         if len(edges) < 2 or edges[0] != 0 or list(edges) != sorted(set(edges)):
-            raise field_error("edges", "two or more, rising from 0", edges, where=where)
+            raise field_error("edges", "two or more numbers, increasing from 0", edges, where=where)
         loaded = KltTables.load(tables)
         if edges[-1] != len(loaded.scales) + 1:
-            raise field_error("edges", f"rising from 0 to {len(loaded.scales) + 1}", edges, where=where)
+            raise field_error("edges", f"increasing from 0 to {len(loaded.scales) + 1}", edges, where=where)
         if known.peaks > loaded.classes:
             raise field_error("peaks", f"at most {loaded.classes}", known.peaks, where=where)
         return cls(tables=loaded, **vars(known))
@@ -342,7 +342,7 @@ def _canonical(numbers: Numbers) -> CanonicalBytes:
 
 
 def _largest_classes(labels: LabelArray, k: int) -> IntArray:
-    """Return the classes of the k largest values per row, ascending: int32 [B, k]."""
+    """Return the classes of the k largest values per row in ascending order: int32 [B, k]."""
     if k == 1:
         return np.asarray(labels.argmax(axis=1)[:, None], np.int32)
     return members(largest(labels, k), k)
@@ -367,10 +367,10 @@ class KltTables:
     def __post_init__(self) -> None:
         if self.vectors.size > MAX_BASIS_VALUES:
             raise InvalidArgumentError(
-                "codec 'klt' would need a larger basis than pools may have",
+                "basis of codec 'klt' is too large",
                 expected=f"at most {MAX_BASIS_VALUES} numbers",
                 got=f"{len(self.scales)} vectors of {self.classes} classes",
-                hint="ask for less fidelity, or use codec 'int8'",
+                hint="request a lower fidelity, or use codec 'int8'",
             )
 
     @property
@@ -378,14 +378,14 @@ class KltTables:
         return len(self.mean)
 
     def basis(self) -> FloatArray:
-        """Return float32 [L + 1, C]: the constant vector of length 1, then the scaled ones."""
+        """Return float32 [L + 1, C]: the constant unit vector, then the scaled vectors."""
         basis = np.empty((len(self.scales) + 1, self.classes), np.float32)
         basis[0] = 1 / np.sqrt(self.classes)
         np.multiply(self.vectors, self.scales[:, None], out=basis[1:])
         return basis
 
     def digest(self) -> bytes:
-        """Return a SHA-256 of the numbers, not of the files: entropy coders may pack them differently."""
+        """Return the SHA-256 of the numbers, not of the files, because compressors may differ."""
         parts = (self.vectors.astype("<i2"), self.scales.astype("<f4"), self.mean.astype("<f2"))
         return hashlib.sha256(b"".join(raw_bytes(part) for part in parts)).digest()
 
@@ -403,7 +403,7 @@ class KltTables:
             raise PoolCorruptError(
                 "codec table has the wrong length",
                 where=SCALES,
-                expected=f"at most {len(mean)} scales, of a basis of at most {MAX_BASIS_VALUES} numbers",
+                expected=f"at most {len(mean)} scales and {MAX_BASIS_VALUES} basis values",
                 got=len(scales),
             )
         packed = _file(files, BASIS)

@@ -2,13 +2,13 @@
 
 Up to EXACT_CLASSES classes the C x C scatter matrix is accumulated and diagonalised. For more classes it
 would not fit into memory, but labels of a linear head span few directions (at most as many as its input
-features). A randomised range finder finds them: multiply the scatter matrix, without forming it, with random
+features). A randomised range finder finds them: multiply the scatter matrix (which is never formed) by random
 vectors, orthonormalise, repeat, and diagonalise in that subspace.
 
 At step s the quantisation error of a coefficient is about s^2/12, and one more bit would quarter it, so a bit
 is worth ln(2) s^2/6 of squared error. A direction is kept if it lowers the error of all rows by more than the
-bits of its coefficients *and of itself* are worth; its entries are stored so precisely that another bit would
-not pay. So a basis for 10,000 rows is small and coarse, one for 60 million rows large and fine.
+bits to store it and its coefficients are worth. Its entries are stored with a precision at which another bit
+would not pay. So the basis is small and coarse for 10,000 rows, but large and fine for 60 million rows.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import LabelArray
 
 EXACT_CLASSES = 2048
-MOST_DIRECTIONS = 1088  # Of the range finder: 1024, and a margin that makes the last of them reliable.
+MOST_DIRECTIONS = 1088  # Directions of the range finder: 1024 and a margin, so that all 1024 are accurate.
 POWER_ROUNDS = 2
 ROWS_AT_ONCE = 1024
-ROUNDING_SHARE = 1e-9  # Variance, relative to the largest, that single-precision rounding may cause.
+ROUNDING_SHARE = 1e-9  # Variance that float32 rounding may cause, relative to the largest variance.
 # Steps tried, relative to the largest spread. The finest is finer than float16 labels.
 FINEST, COARSEST = 2.0**-9, 4.0
-START = math.log(8)  # Solving starts at an eighth of the largest spread, near most pools' step.
+START = math.log(8)  # The search starts at an eighth of the largest spread, near the step of most pools.
 TOLERANCE = 0.004  # Relative accuracy of the step.
-PEAKS = (1, 2, 4, 8, 16)  # One costs 2 bytes a row and keeps argmax; more pay at low temperatures.
+PEAKS = (1, 2, 4, 8, 16)  # One peak costs 2 bytes per row and keeps argmax; more help at low temperatures.
 GAUSSIAN_BITS = 0.5 * math.log2(2 * math.pi * math.e)  # Entropy of a unit Gaussian at fine quantisation.
 
 
@@ -47,7 +47,7 @@ class KltFitter:
     """Fits klt codecs for one pool to a sample of its labels.
 
     fit, tune: blocks of float16/float32 [B, C] labels; directions are fitted to `fit`, all other settings
-    are measured on `tune`. rows, batch_size: of the pool that the codec will encode.
+    to `tune`. rows, batch_size: number of rows and batch size of the pool to encode.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class KltFitter:
     ) -> None:
         if not sum(map(len, fit)) or not sum(map(len, tune)):
             raise InvalidArgumentError(
-                "too few labels to fit codec 'klt'", expected="at least 2 rows", hint="use 'int8'"
+                "too few labels to fit codec 'klt'", expected="at least 2 rows", hint="use codec 'int8'"
             )
         self.rows = rows
         self.batch_size = batch_size
@@ -75,7 +75,7 @@ class KltFitter:
         # Spread of the coefficients of the constant vector.
         shifts = [(block - self._spectrum.mean).mean(axis=1) for block in tuned]
         self._shift = float(np.concatenate(shifts).std() * math.sqrt(len(self._spectrum.mean)))
-        self._measured: dict[tuple[bytes, object], float] = {}  # By the codec's identity and the quantity.
+        self._measured: dict[tuple[bytes, object], float] = {}  # Key: codec identity, quantity.
 
     def for_rows(self, rows: int) -> KltFitter:
         other = copy.copy(self)
@@ -104,7 +104,7 @@ class KltFitter:
         )
 
     def for_fidelity(self, fidelity: float, *, temperature: float) -> KltCodec:
-        """Return the smallest codec that keeps at least `fidelity` (0..1) at a temperature."""
+        """Return the smallest codec that reaches `fidelity` (0..1) at a temperature."""
         if not 0 < fidelity < 1:
             raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=fidelity)
         check_temperature(temperature)
@@ -118,10 +118,10 @@ class KltFitter:
             best = self.measure(finest, temperatures=(temperature,))
             sampled = sum(len(block) for block in self._tune)
             raise InvalidArgumentError(
-                "codec 'klt' cannot keep that much of these labels",
+                "codec 'klt' cannot reach this fidelity on these labels",
                 expected=f"at most {best.kept[temperature]:.4f} at T = {temperature:g}",
                 got=fidelity,
-                hint=f"ask for less or use 'int8' (measured on {sampled} rows; more give a better basis)",
+                hint=f"request less or use 'int8' (measured on {sampled} rows; more rows help)",
             )
         codec.target = {"fidelity": fidelity, "temperature": temperature, "seed": self.seed}
         return codec
@@ -133,7 +133,7 @@ class KltFitter:
         return meter.result()
 
     def bytes_per_row(self, codec: Codec) -> float:
-        """Return payload bytes per row of full batches, measured, plus the tables' share."""
+        """Return measured payload bytes per row of full batches, plus bytes of the tables per row."""
 
         def payload() -> float:
             batches = rebatched(self._tune, self.batch_size)
@@ -159,7 +159,7 @@ class KltFitter:
         return max(self._shift, float(self._spectrum.spreads.max(initial=0))) or 1.0
 
     def _grain(self, step: float) -> FloatArray:
-        """Return the step [K] on which each direction's entries are stored."""
+        """Return the quantisation step of each direction's entries: float32 [K]."""
         directions, spreads = self._spectrum.directions, self._spectrum.spreads
         classes = directions.shape[1]
         grain: FloatArray = step / (spreads * math.sqrt(self.rows))
@@ -205,10 +205,10 @@ class KltFitter:
     def _just_within(
         self, excess: Callable[[KltCodec], float], peaks: int, near: float | None
     ) -> KltCodec | None:
-        """Return the codec whose excess is at most 0 and closest to it, or None if there is none.
+        """Return the codec whose excess is at most 0 and closest to 0, or None if there is none.
 
         excess: log of a codec's loss over the allowed loss; nearly linear in the logarithm of the step, so
-        false position finds its root fast. near: a step that may be close.
+        false position finds its root fast. near: a step that may be close to the solution.
         """
         bounds = math.log(self._scale * FINEST), math.log(self._scale * COARSEST)
         worse = math.log(2 if near is None else 1.1)
@@ -233,7 +233,7 @@ class KltFitter:
         weight = 1.0
         while abs(good[0] - bad[0]) > TOLERANCE and good[1] < -TOLERANCE / 4:
             share = good[1] / (good[1] - weight * bad[1])
-            # The Illinois rule halves the weight of an end that stays, so that both ends converge.
+            # The Illinois rule halves the weight of an end that does not move, so that both ends converge.
             middle = tried(good[0] + min(max(share, 0.05), 0.95) * (bad[0] - good[0]))
             if middle[1] <= 0:
                 good, weight = middle, weight / 2
@@ -274,7 +274,7 @@ class Spectrum:
 
 
 def find_spectrum(blocks: Sequence[FloatArray], *, seed: int = 0) -> Spectrum:
-    """Find the directions of logits given in blocks, float32 [B, C] each."""
+    """Return the mean and principal directions of logits. blocks: float32 [B, C] each."""
     rows = sum(len(block) for block in blocks)
     classes = blocks[0].shape[1]
     total = np.zeros(classes)
@@ -322,7 +322,7 @@ def _centred(group: Sequence[FloatArray], mean: FloatArray) -> FloatArray:
 
 
 def _groups(blocks: Sequence[FloatArray]) -> Iterator[list[FloatArray]]:
-    """Group blocks into at least ROWS_AT_ONCE rows: large matrix products are faster."""
+    """Group blocks into at least ROWS_AT_ONCE rows, because large matrix products are faster."""
     group: list[FloatArray] = []
     for block in blocks:
         group.append(block)
@@ -347,7 +347,7 @@ def _range(blocks: Sequence[FloatArray], mean: FloatArray, count: int, seed: int
 
 
 def _oriented(directions: FloatArray) -> FloatArray:
-    """Make the largest entry of each direction positive: the sign is arbitrary."""
+    """Fix the arbitrary sign of each direction: make the entry of largest magnitude positive."""
     if not directions.size:
         return directions
     largest = np.abs(directions).argmax(axis=1)

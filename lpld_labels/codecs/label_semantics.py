@@ -1,4 +1,4 @@
-"""What a stored label means: its kind, a probability of 0, softening, and the normalisation of its pixels.
+"""The meaning of stored labels: kinds, zero probabilities, temperature, and normalisation of pixels.
 
 logits         z before softmax. At temperature T they mean softmax(z / T).
 probabilities  p after softmax. At temperature T they mean p ** (1 / T), divided by their sum. This equals
@@ -6,8 +6,8 @@ probabilities  p after softmax. At temperature T they mean p ** (1 / T), divided
 
 A probability of 0 stays 0 at every temperature. Its logit is minus infinity, and its term in KL(p || q) is 0.
 So (.9, .1, 0, ...) at T = 20 is (.527, .473, 0, ...), as in programs that store zeros (Fast Knowledge
-Distillation: hard labels, and top-k labels whose kept classes share all of the mass). With a small number
-instead, thousands of empty classes would get most of the mass at T = 20.
+Distillation: hard labels, and top-k labels whose kept classes share all of the mass). If a small
+number replaced 0, thousands of empty classes would get most of the mass at T = 20.
 
 Functions accept NumPy arrays and torch tensors, with equal results up to float32 rounding; torch is not
 imported.
@@ -46,7 +46,7 @@ def as_logits(labels: Labels, kind: str) -> Labels:
 
 
 def as_finite_logits(labels: Labels, kind: str) -> Labels:
-    """Like `as_logits`, but a 0 counts as SMALLEST. Not for softening: at T = 20 it weighs .43 of a 1."""
+    """Like `as_logits`, but 0 counts as SMALLEST. Not for softening: at T = 20 it weighs .43 of a 1."""
     if kind == "logits":
         return labels
     if isinstance(labels, np.ndarray):
@@ -64,7 +64,7 @@ def softmax(logits: Labels) -> Labels:
 
 
 def softened(labels: Labels, kind: str, temperature: float) -> Labels:
-    """Return the probabilities [B, C] of labels of either kind at a temperature."""
+    """Return the probabilities [B, C] at a temperature for labels of either kind."""
     check_temperature(temperature)
     return softmax(as_logits(labels, kind) / temperature)
 
@@ -78,7 +78,7 @@ def check_temperature(temperature: float) -> None:
 def find_normalisation(
     header: PoolHeader, mean: Sequence[float] | None, std: Sequence[float] | None, *, where: object
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std, by default those that all teachers share. An unknown normalisation is refused."""
+    """Return mean and std, by default those shared by all teachers. Raise an error if they are unknown."""
     if mean is not None and std is not None:
         require_normalisation(mean, std)
         return tuple(mean), tuple(std)
@@ -88,7 +88,7 @@ def find_normalisation(
         raise InvalidArgumentError(
             "the normalisation is not known",
             where=where,
-            expected="mean and std of the teacher, or the same of all teachers",
+            expected="mean and std, recorded and equal for all teachers",
             got=f"teachers {', '.join(teacher.name for teacher in header.teachers) or 'unknown'}",
             hint="give both mean and std",
         )

@@ -1,14 +1,14 @@
-"""Packing arrays into bytes: zstd frames, byte planes, class sets, and pcodec integers.
+"""Pack arrays into bytes: zstd frames, byte planes, class sets, and pcodec integers.
 
 byte planes  Plane k holds byte k (0 = least significant) of every value. Each plane is its own zstd frame,
              because exponents and mantissas need different entropy tables. A blob holds its frames in
-             order, each after its length (uint32).
+             order, each preceded by its length (uint32).
 class sets   The class indices of each row, ascending, stored as gaps: the first index, then each index
              minus its predecessor minus 1. Gaps are small numbers, which byte planes compress well.
 bands        Runs of adjacent coefficients with similar spread. Each band of a batch is one `pcodec` file
              (https://github.com/pcodec/pcodec) with its own statistics, so batches decode independently.
 
-Unpacking treats its input as untrusted: no result is larger than the caller expects.
+Unpacking treats its input as untrusted and refuses results larger than the caller expects.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PLANE_LEVEL = 9
 _LENGTH = struct.Struct("<I")
 
 PCODEC_LEVEL = 8  # Level 12 gains nothing on these numbers, level 4 costs 6 %.
-SPREAD_RATIO = 2.0  # A band ends where the spread falls by this; fewer bands cost 2 %, more cost headers.
-SMALLEST_BAND = 1024  # Values of a band in a full batch, against about 25 bytes of headers.
+SPREAD_RATIO = 2.0  # Bands end where the spread falls by this factor. Fewer bands cost 2 %, more add headers.
+SMALLEST_BAND = 1024  # Minimum values per band in a full batch; the headers of a band take about 25 bytes.
 LARGEST = np.iinfo(np.int16).max
 
 
@@ -44,7 +44,7 @@ LARGEST = np.iinfo(np.int16).max
 
 
 class Zstd(threading.local):
-    """Compressors of a thread, reused because creating one takes a third as long as using it."""
+    """Compressors of a thread, reused because creation takes a third of the time of a compression."""
 
     def __init__(self) -> None:
         self.fast = zstandard.ZstdCompressor(level=FRAME_LEVEL)
@@ -56,7 +56,7 @@ ZSTD = Zstd()
 
 
 def decompressed(frame: pa.Buffer | memoryview, size: int, *, where: str) -> npt.NDArray[np.uint8]:
-    """Decompress one zstd frame that must state its size and have no bytes after it."""
+    """Decompress exactly one zstd frame, which must declare `size` bytes. Refuse trailing bytes."""
     data = memoryview(frame).cast("B")
     try:
         declared = zstandard.get_frame_parameters(data).content_size
@@ -66,7 +66,7 @@ def decompressed(frame: pa.Buffer | memoryview, size: int, *, where: str) -> npt
             )
         return np.frombuffer(ZSTD.decompressor.decompress(data, allow_extra_data=False), np.uint8)
     except zstandard.ZstdError as error:
-        raise PoolCorruptError(f"label payload is no zstd frame alone: {error}", where=where) from None
+        raise PoolCorruptError(f"label payload is not a single zstd frame: {error}", where=where) from None
 
 
 # Byte planes
@@ -98,9 +98,7 @@ def unpack_planes(
         planes[:, k] = decompressed(blob.slice(start, length), count, where=where)
         start += length
     if start != blob.size:
-        raise PoolCorruptError(
-            "label payload has bytes left over", where=where, expected=start, got=blob.size
-        )
+        raise PoolCorruptError("label payload has trailing bytes", where=where, expected=start, got=blob.size)
     values: npt.NDArray[Any] = planes.reshape(-1).view(kind)
     return values.reshape(shape)
 
@@ -115,7 +113,7 @@ def pack_sets(indices: IntArray, classes: int) -> bytes:
 
 
 def unpack_sets(blob: pa.Buffer, shape: tuple[int, int], classes: int, *, where: str) -> IntArray:
-    """Undo `pack_sets`: int32 [B, k]; refuse an index outside the classes."""
+    """Undo `pack_sets`: int32 [B, k]. Refuse indices that are not below `classes`."""
     gaps = unpack_planes(blob, index_dtype(classes), shape, where=where).astype(np.int64)
     indices = np.cumsum(gaps + 1, axis=1) - 1
     if indices.size and indices[:, -1].max() >= classes:
@@ -140,7 +138,7 @@ def pack_integers(values: npt.NDArray[np.floating[Any]] | Integers) -> bytes:
     """Return integers of any shape, in row-major order, as one pcodec file of int16."""
     if values.size and not np.abs(values).max() <= LARGEST:
         raise InvalidBatchError(
-            "label is far outside what the codec was fitted to",
+            "label is far outside the range that the codec was fitted to",
             expected=f"coefficients of at most {LARGEST} steps",
             got=int(np.abs(values).max()),
             hint="check the teacher's output, or use codec 'f16'",
@@ -170,7 +168,7 @@ def unpack_integers(blob: bytes, shape: tuple[int, ...], *, where: str) -> Integ
 
 
 def band_edges(spreads: npt.NDArray[np.floating[Any]], rows: int) -> tuple[int, ...]:
-    """Split coefficients, by descending spread [n], into bands for batches of `rows`; return edges (0..n)."""
+    """Split coefficients into bands; return edges, 0 to n. spreads: [n], descending. rows: of a batch."""
     count = len(spreads)
     width = max(1, SMALLEST_BAND // max(rows, 1))
     edges = [0]
@@ -204,7 +202,7 @@ def _pcodec() -> tuple[Any, Any]:
         from pcodec import standalone
     except ImportError:
         raise LabelPoolError(
-            "codec 'klt' needs the package pcodec", hint="pip install 'pcodec>=1.0'"
+            "codec 'klt' requires the package pcodec", hint="pip install 'pcodec>=1.0'"
         ) from None
     config = pcodec.ChunkConfig(
         compression_level=PCODEC_LEVEL,

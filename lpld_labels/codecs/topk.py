@@ -1,4 +1,4 @@
-"""`topk`: the k largest labels of each row, and one level for all the others.
+"""`topk`: the k largest labels of each row, and one level for all other classes.
 
 One row per batch. Entries are stored in class order, so that class indices become small gaps; gaps and values
 are compressed byte planes (packing.py). All other classes decode to the row's *tail level*:
@@ -7,8 +7,8 @@ logits         log of the mean of exp(logit) over these classes, which keeps the
                temperature 1;
 probabilities  the mean probability of these classes.
 
-Imported labels may have no tail. The other classes then decode to a level without probability: marginal
-re-normalisation (Fast Knowledge Distillation). With a tail it is marginal smoothing.
+Imported labels may have no tail. The other classes then get probability 0, which Fast Knowledge Distillation
+calls marginal re-normalisation. A tail corresponds to its marginal smoothing.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from lpld_labels.format.records import BoolArray, IntArray, LabelArray
 from lpld_labels.format.schema import Column, LabelKind
 
 ValueBits = Literal[8, 16, 32]
-# Level of classes without entry or tail: softmax gives 0 up to T = 100; exact in float16.
+# Level of the other classes if there is no tail: softmax gives 0 up to T = 100; exact in float16.
 NO_MASS = {"logits": -10_000.0, "probabilities": 0.0}
 
 
 class SparseLabels(NamedTuple):
-    """Values float16/float32 [B, k], distinct classes int32 [B, k], and the others' level [B], if stored."""
+    """Values float16/float32 [B, k], distinct class indices int32 [B, k], and tail levels [B] or None."""
 
     values: LabelArray
     indices: IntArray
@@ -47,7 +47,7 @@ class SparseLabels(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Entries in class order. rank: int64 [B, k], see `_rank`; None for descending values."""
+    """Entries in class order. rank: int64 [B, k], see `_rank`; None: descending order of value."""
 
     indices: IntArray
     values: LabelArray
@@ -77,7 +77,7 @@ class TopKCodec(Codec):
             )
         if value_bits not in get_args(ValueBits):
             raise InvalidArgumentError(
-                "unknown width of top-k values", expected=f"one of {get_args(ValueBits)} bits", got=value_bits
+                "unsupported top-k value size", expected=f"one of {get_args(ValueBits)} bits", got=value_bits
             )
         self.k = k
         self.value_bits = value_bits
@@ -132,7 +132,7 @@ class TopKCodec(Codec):
     def encode_sparse(
         self, values: LabelArray, indices: IntArray, tail: FloatArray | None, *, classes: int
     ) -> EncodedLabels:
-        """Encode imported entries in any order. 16 and 32 bits preserve every value bit for bit."""
+        """Encode imported entries in any order. With 16 or 32 bits, values are preserved bit for bit."""
         self._check_k(classes)
         shape = (len(values), self.k)
         if values.shape != shape or indices.shape != shape:
@@ -153,7 +153,7 @@ class TopKCodec(Codec):
                 got=f"{ordered[:, 0].min()} to {ordered[:, -1].max()}",
             )
         if (np.diff(ordered, axis=1) == 0).any():
-            raise InvalidBatchError("top-k row names a class twice", expected="distinct indices")
+            raise InvalidBatchError("top-k row contains a class twice", expected="distinct indices")
         sorted_values = np.take_along_axis(values, by_class, axis=1)
         encoded = self._packed(sorted_values, ordered, tail, classes)
         return self._with_order(encoded, by_class, classes)
@@ -220,7 +220,7 @@ class TopKCodec(Codec):
         return converted(labels, dtype)
 
     def sparse(self, payload: Payload, *, rows: int, classes: int) -> SparseLabels:
-        """Return the entries in imported order; those of `encode` are descending."""
+        """Return the entries in imported order, or in descending order of value if `encode` made them."""
         entries = self._entries(payload, rows, classes)
         place = _descending(entries)
         if entries.rank is not None:
@@ -259,12 +259,12 @@ class TopKCodec(Codec):
         return _Entries(indices, values, None, tail, rank)
 
     def _rank(self, payload: Payload, shape: tuple[int, int]) -> npt.NDArray[np.int64]:
-        """Return the position of each imported entry in descending order: int64 [B, k]."""
+        """Return the position of each imported entry in descending order of value: int64 [B, k]."""
         dtype = index_dtype(self.k)
         moved = unpack_planes(payload["order"][0].as_buffer(), dtype, shape, where="order").astype(np.int64)
         rank: npt.NDArray[np.int64] = (moved + np.arange(self.k)) % (1 << 8 * dtype.itemsize)
         if (np.sort(rank, axis=1) != np.arange(self.k)).any():
-            raise PoolCorruptError("stored order is no permutation", where="order")
+            raise PoolCorruptError("stored order is not a permutation", where="order")
         return rank
 
     def _check(self, name: str, values: LabelArray) -> None:
@@ -276,7 +276,7 @@ class TopKCodec(Codec):
 
 
 def largest(labels: LabelArray, k: int) -> BoolArray:
-    """Return a mask [B, C] of the k largest values per row; the lower class wins a tie."""
+    """Return a mask [B, C] of the k largest values per row; of equal values, the lower class comes first."""
     classes = labels.shape[1]
     threshold = np.partition(labels, classes - k, axis=1)[:, classes - k, None]
     above = labels > threshold
@@ -286,12 +286,12 @@ def largest(labels: LabelArray, k: int) -> BoolArray:
 
 
 def members(mask: BoolArray, k: int) -> IntArray:
-    """Return the true classes of a mask [B, C] with k per row: int32 [B, k], ascending."""
+    """Return the classes where a mask [B, C] is True, k per row: int32 [B, k], ascending."""
     return np.nonzero(mask)[1].reshape(len(mask), k).astype(np.int32)
 
 
 def tail_level(labels: LabelArray, kept: BoolArray, label_kind: str) -> FloatArray:
-    """Return the level [B] of classes not kept, rounded to half precision; 0 if all are kept."""
+    """Return the tail level [B] of the classes not kept, rounded to float16 if it fits; 0 if all are kept."""
     if kept.all():
         return np.zeros(len(labels), np.float32)
     rest = converted(labels[~kept].reshape(len(labels), -1), np.float32).astype(np.float64)
@@ -306,7 +306,7 @@ def tail_level(labels: LabelArray, kept: BoolArray, label_kind: str) -> FloatArr
 
 
 def _descending(entries: _Entries) -> npt.NDArray[np.intp]:
-    """Return the positions of entries in descending order of value; the lower class wins a tie."""
+    """Return the positions of entries in descending order of value, then ascending order of class."""
     return np.argsort(-entries.values, axis=1, kind="stable")
 
 
@@ -320,8 +320,8 @@ def _canonical(entries: _Entries) -> CanonicalBytes:
 class KeptClasses:
     """Which labels of a sparse batch are stored.
 
-    kept: bool [B, C], k classes per row with a stored value. tail: whether a level of the others is stored.
-    dtype: of stored values. on_grid: whether values were rounded to a grid of their row (8 bits).
+    kept: bool [B, C], the k classes per row with a stored value. tail: whether a tail level is stored.
+    dtype: dtype of the stored values. on_grid: whether values were quantised to a grid per row (8 bits).
     """
 
     kept: BoolArray
@@ -331,7 +331,7 @@ class KeptClasses:
 
 
 def kept_classes(codec: Codec, payload: Payload, *, rows: int, classes: int) -> KeptClasses | None:
-    """Return the classes with stored values, or None for codecs that store all of them."""
+    """Return the classes with stored values, or None for codecs that store all classes."""
     top = codec.top_k
     if top is None:
         return None

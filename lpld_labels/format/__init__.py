@@ -1,1 +1,1 @@
-"""What a pool is: its schema, records, manifest, image table, views, digests and bounds."""
+"""The pool format: schema, records, manifest, image table, views, digests and limits."""

@@ -39,22 +39,22 @@ def take(array: Array, rows: npt.NDArray[np.integer[Any]]) -> Array:
 
 
 def values_of(buffer: pa.Buffer | None, dtype: npt.DTypeLike) -> Values:
-    """Return the memory of a buffer as an array."""
+    """Return the memory of a buffer as an array of `dtype`."""
     return np.frombuffer(cast("Any", buffer), dtype)
 
 
 def integers(column: Column | Array) -> list[int]:
-    """Return the values of an integer column that is never null."""
+    """Return the values of an integer column without nulls."""
     return cast("list[int]", column.to_pylist())
 
 
 def raw_texts(column: Column | Array) -> list[bytes]:
-    """Return the values of a string column that is never null as bytes, which need not be UTF-8."""
+    """Return the values of a string column without nulls as bytes, which may be invalid UTF-8."""
     return binaries(cast("Any", column).cast(pa.binary()))
 
 
 def binaries(column: Column | Array) -> list[bytes]:
-    """Return the values of a binary column that is never null."""
+    """Return the values of a binary column without nulls."""
     return cast("list[bytes]", column.to_pylist())
 
 

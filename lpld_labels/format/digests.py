@@ -1,8 +1,8 @@
-"""Digests of files (their bytes), and of batches and pools (their labels).
+"""Digests of files (over their bytes), and of batches and pools (over their views and labels).
 
 All are SHA-256. Batch digests keep the first 16 bytes. The pool's content digest covers the settings that
-give views and labels their meaning, and all batch digests in key order; sharding, lineage and packing do not
-change it.
+define the meaning of views and labels, and all batch digests in key order. It does not depend on sharding,
+lineage or packing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lpld_labels.format.manifest import PoolHeader, Teacher
 from lpld_labels.format.records import ViewBatch
 
 CanonicalBytes = Sequence[bytes | memoryview]
-"""Stored label values of a batch in the form that its digest covers, in pieces."""
+"""Label values of a batch as its digest covers them: a sequence of buffers to hash one after the other."""
 
 SHORT = 16  # Bytes of batch and image digests.
 VIEWS_SHORT = 8  # Bytes of a views digest in the batch index.
@@ -47,7 +47,7 @@ def image_digest(data: bytes) -> bytes:
 
 
 def views_digest(views: ViewBatch) -> bytes:
-    """Return the 32-byte digest of a batch's views, cached; the index keeps the first 8 bytes."""
+    """Return the 32-byte digest of a batch's views, cached. The batch index stores its first 8 bytes."""
     known: bytes | None = vars(views).get(_KNOWN)
     if known is None:
         known = hashlib.sha256(b"".join(_view_parts(views))).digest()
@@ -56,7 +56,7 @@ def views_digest(views: ViewBatch) -> bytes:
 
 
 def batch_digest(views: bytes, canonical: CanonicalBytes) -> bytes:
-    """Return the 16-byte digest of one batch: its views' digest (32 bytes), then its stored label values."""
+    """Return the 16-byte digest of a batch. views: its 32-byte views digest. canonical: its label values."""
     state = hashlib.sha256(views)
     for part in canonical:
         state.update(part)
@@ -87,7 +87,7 @@ def _view_parts(views: ViewBatch) -> list[bytes | memoryview]:
 def pool_digest(
     header: PoolHeader, *, codec: str, identity: bytes, images: bytes, batches: Sequence[bytes]
 ) -> str:
-    """Return the content digest, hex. images: the table's digest, 32 bytes. batches: digests in key order."""
+    """Return the hex content digest. images: digest of the image table. batches: digests in key order."""
     augmentation = header.augmentation
     parts = [
         text_bytes("lpld-label-pool"),
@@ -116,6 +116,6 @@ def _normalisation(teacher: Teacher) -> bytes:
 
 
 def text_bytes(text: str) -> bytes:
-    """Return a string for a digest: its length, then its UTF-8, so that sequences are unambiguous."""
+    """Return a string's length and UTF-8 bytes for a digest. The length makes sequences unambiguous."""
     data = text.encode()
     return struct.pack("<I", len(data)) + data

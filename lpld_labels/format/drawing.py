@@ -1,23 +1,23 @@
-"""Draw views: which part of which image a batch shows, determined by (seed, epoch, batch).
+"""Draw views: the images, crops and augmentations of a batch, determined by (seed, epoch, batch).
 
 The order of draws is part of the format: builds are equal bit for bit only if they draw the same numbers in
 the same order. All draws are float64 in [0, 1) from ``Generator.random``, whose stream NumPy keeps stable;
 NumPy's other distributions may change between releases.
 
 An epoch's image order is the stable argsort of N draws of ``keyed_generator(seed, epoch)``; batch b
-takes images [b * batch_size, (b + 1) * batch_size) of it. (A build for another program uses that program's
-order instead; nothing else changes.) The views of a batch of B images need these draws of
-``keyed_generator(seed, epoch, batch)``, in this order; unused ones are skipped:
+takes images [b * batch_size, (b + 1) * batch_size) of this order. (A build for another program uses that
+program's order instead; nothing else changes.) The views of a batch of B images use these draws of
+``keyed_generator(seed, epoch, batch)``, in this order. A step that is not used draws nothing:
 
 1. patches   [B, n*n]   each row's stable argsort is its patch order
-2. crop      [B, 10]    area share of ten tries, uniform in crop_scale
+2. crop      [B, 10]    share of the area in ten tries, uniform in crop_scale
              [B, 10]    aspect ratio width/height of these tries, log-uniform in crop_ratio
-             [B, 2]     top and left, uniform over the places where the crop fits
+             [B, 2]     top and left, uniform over the positions where the crop fits
 3. flip      [B]        mirrored where below flip_probability
 4. cut-out   [B, 2]     row and column of the box's centre
              [B, 3]     red, green, blue of its fill
 5. mix       [2]        strength, Beta(alpha, alpha)
-             [B]        partners: their stable argsort
+             [B]        partners: the stable argsort of these draws
              [2]        CutMix only: row and column of the box's centre
 """
 
@@ -71,14 +71,14 @@ def draw_views(
 ) -> ViewBatch:
     """Draw the views of one batch. A pure function of its arguments.
 
-    strength: the recorded mix strength; None to compute it, with last bits that depend on the machine.
-    order: int32 [N], the epoch's image order; None to draw it from the seed.
+    strength: the recorded mix strength; None: compute it (its last bits depend on the machine).
+    order: int32 [N], the epoch's image order; None: draw it from the seed.
     """
     n_images = len(images)
     batches = batches_per_epoch(n_images, batch_size)
     if not 0 <= batch < batches:
         raise InvalidArgumentError(
-            "no such batch in an epoch", expected=f"0 to {batches - 1}", got=batch, where=f"epoch {epoch}"
+            "batch is out of range", expected=f"0 to {batches - 1}", got=batch, where=f"epoch {epoch}"
         )
     _require_drawable(augmentation)
     if order is None:
@@ -116,7 +116,7 @@ def _shuffled(seed: int, epoch: int, n_images: int) -> IntArray:
     return order
 
 
-# Loaders alternate between epochs. The caches take at most 64 MB, or four orders.
+# Cached, because loaders alternate between epochs. The caches take at most 64 MB, or four orders.
 _FEW_IMAGES = 1 << 15
 _order_of_few = lru_cache(maxsize=512)(_shuffled)
 _order_of_many = lru_cache(maxsize=4)(_shuffled)
@@ -147,7 +147,7 @@ def draw_crops(
     tall = np.rint(np.sqrt(pixels / ratios)).astype(np.int64)
     wide = np.rint(np.sqrt(pixels * ratios)).astype(np.int64)
     fits = (tall > 0) & (tall <= heights[:, None]) & (wide > 0) & (wide <= widths[:, None])
-    # argmax finds the first try that fits; rows without one use the largest centred crop.
+    # argmax finds the first try that fits. If no try fits, use the largest centred crop.
     first = np.argmax(fits, axis=1)
     every = np.arange(rows)
     some = fits[every, first]
@@ -170,7 +170,7 @@ def _largest_crop(
 
 
 def _draw_cutout(rng: np.random.Generator, rows: int, augmentation: Augmentation) -> CutOut | None:
-    """Draw one box per view whose sides are a fraction of the output's, clipped at the borders."""
+    """Draw one box per view: sides of cutout_fraction times the output's, clipped at the borders."""
     fraction = augmentation.cutout_fraction
     if fraction is None:
         return None
@@ -197,7 +197,7 @@ def _draw_mix(
 
 
 def _draw_mix_box(rng: np.random.Generator, strength: float, augmentation: Augmentation) -> Box:
-    """CutMix's rectangle: sides sqrt(1 - strength) of the output's, any centre, clipped at the borders."""
+    """Draw the CutMix box: sides of sqrt(1 - strength) times the output's, clipped at the borders."""
     size = np.array([augmentation.output_height, augmentation.output_width])
     half = (size * math.sqrt(1.0 - strength)).astype(np.int64) // 2
     centre = _whole(rng.random(2), size)
@@ -207,7 +207,7 @@ def _draw_mix_box(rng: np.random.Generator, strength: float, augmentation: Augme
 
 
 def _symmetric_beta(alpha: float, first: float, second: float) -> float:
-    """Convert two uniform draws to one of Beta(alpha, alpha), exactly and without rejection.
+    """Convert two uniform draws to one Beta(alpha, alpha) draw, exactly, without rejection sampling.
 
     Bailey's polar method gives Student's t with 2 * alpha degrees of freedom, and t / sqrt(2 alpha + t^2) is
     a symmetric beta scaled to [-1, 1]; combining both avoids overflow.
@@ -233,12 +233,12 @@ def _require_drawable(augmentation: Augmentation) -> None:
 
 
 def exp(x: FloatArray) -> FloatArray:
-    """Return e**x for float64 of any shape, -700 to 700."""
+    """Return e**x for float64 x of any shape, -700 <= x <= 700."""
     twos = np.rint(x * _PER_LN2)
     rest = (x - twos * _LN2_HIGH) - twos * _LN2_LOW
     total = np.full_like(rest, 1 / math.factorial(13))
     for n in range(12, -1, -1):
-        # Two operations: a fused multiply-add would round only once.
+        # Two statements, because a fused multiply-add would round only once.
         total *= rest
         total += 1 / math.factorial(n)
     result: FloatArray = np.ldexp(total, twos.astype(np.int32))

@@ -1,4 +1,4 @@
-"""The image table: labelled files in the order that views refer to, with digests to verify a folder by."""
+"""The image table: path, class, size and digest of each image. Views refer to images by index."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ImageTable:
         if problem is not None:
             row, expected = problem
             raise InvalidArgumentError(
-                f"image {row} has a path that pools do not allow",
+                f"path of image {row} is not allowed in pools",
                 expected=expected,
                 got=repr(self.paths[row][:200]),
                 hint="rename this file",
@@ -60,7 +60,7 @@ class ImageTable:
         return len(self.paths)
 
     def digest(self) -> bytes:
-        """Return the 32-byte digest of classes and image digests; a path stands for an unknown digest."""
+        """Return the 32-byte digest of classes and image digests; unknown digests are replaced by paths."""
         parts = [text_bytes("lpld-image-table"), struct.pack("<Q", len(self))]
         for label, digest, path in zip(self.classes.tolist(), self.digests, self.paths, strict=True):
             known = text_bytes(path) if digest is None else digest

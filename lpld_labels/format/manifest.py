@@ -1,4 +1,4 @@
-"""The manifest: frozen records of what a pool and its files are, and their JSON form (`Manifest.parse`)."""
+"""The manifest: frozen records that describe a pool and its files, and their JSON form."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Pair = Annotated[tuple[float, ...], msgspec.Meta(min_length=2, max_length=2)]
 Rows = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
 FileRole = Literal["views", "labels", "batches", "images", "codec", "packed"]
 FILE_ROLES: tuple[FileRole, ...] = get_args(FileRole)
-# Files of shards have bytes of several components, counted by column.
+# The bytes of views and labels files belong to several components and are counted per column.
 FILE_COMPONENTS: dict[FileRole, Component] = {
     "batches": "container",
     "images": "container",
@@ -59,14 +59,14 @@ ENSEMBLE_WORDS: Mapping[EnsembleRule, str] = {
     "norm-scaled": "mean of logits scaled to the teachers' mean Frobenius norm per batch",
     "average": "plain mean of logits",
 }
-"""What `PoolHeader.ensemble` says for each rule."""
+"""The value of `PoolHeader.ensemble` for each rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
     """A network that produced the labels.
 
-    name: loads it again, e.g. ``resnet18`` or ``timm:resnet50``.
+    name: how to load it, e.g. ``resnet18`` or ``timm:resnet50``.
     weights_digest: hex SHA-256 of its weights, or None if unknown (imported pools).
     mean, std: per-channel normalisation of pixels scaled to 0..1; None if unknown.
     """
@@ -83,7 +83,7 @@ class Augmentation:
 
     output_height, output_width: size of a view in pixels.
     resize: name of the resize backend (see lpld_labels.render), e.g. ``torch`` or ``pil``.
-    crop_scale, crop_ratio: RandomResizedCrop's area share and aspect ratio, (low, high).
+    crop_scale, crop_ratio: (low, high) of the area share and aspect ratio in RandomResizedCrop.
     flip_probability, mix, mix_alpha, cutout_fraction, patch_grid: None or "none" if not used.
     """
 
@@ -99,7 +99,7 @@ class Augmentation:
     patch_grid: Annotated[int, msgspec.Meta(ge=1, le=MAX_PATCH_GRID)] | None = None
 
     def drawing_problem(self) -> tuple[str, str] | None:
-        """Return a field that prevents drawing views, and its expected value; None if views can be drawn."""
+        """Return a field that prevents drawing views and its expected value, or None if there is none."""
         flip, cutout, grid = self.flip_probability, self.cutout_fraction, self.patch_grid
         rules = (
             ("crop_scale", _is_range(self.crop_scale, 1.0), "(low, high) with 0 < low <= high <= 1"),
@@ -119,7 +119,7 @@ def _is_range(bounds: tuple[float, ...] | None, upper: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class LineageStep:
-    """One operation that made this pool: prune, encode, import."""
+    """One operation in the history of a pool, e.g. prune, encode or import."""
 
     operation: str
     parent_digest: HexDigest | None = None
@@ -131,7 +131,7 @@ class PoolHeader:
     """Properties of all batches of a pool, fixed before the first batch is written.
 
     classes: number of label columns. batch_size: rows of a complete batch. seed: None if unknown.
-    ensemble: how several teachers' outputs became one label, None for a single teacher.
+    ensemble: how the outputs of several teachers were combined, None for a single teacher.
     """
 
     classes: Annotated[int, msgspec.Meta(ge=2, le=MAX_CLASSES)]
@@ -151,7 +151,7 @@ class PoolHeader:
             yield "seed", f"0 to {MAX_SEED}", self.seed
         for number, teacher in enumerate(self.teachers):
             if (teacher.mean is None) != (teacher.std is None):
-                yield f"teachers[{number}].std", "null if mean is, else 3 numbers", teacher.std
+                yield f"teachers[{number}].std", "null if mean is null, else 3 numbers", teacher.std
             if teacher.std is not None and min(teacher.std) <= 0:
                 yield f"teachers[{number}].std", "3 numbers above 0", teacher.std
 
@@ -168,9 +168,9 @@ class CodecEntry:
 class FileEntry:
     """One file of the pool.
 
-    path: below the pool. rows: of a Parquet file, 0 for codec tables. digest: hex SHA-256 of its bytes.
-    footer_bytes, footer_digest: length and hex SHA-256 of its Parquet metadata and everything after;
-        None for codec tables.
+    path: relative to the pool. rows: 0 for codec tables. digest: hex SHA-256 of the file.
+    footer_bytes, footer_digest: size and hex SHA-256 of the Parquet footer (from the metadata to the end of
+        the file); None for codec tables.
     """
 
     path: str
@@ -187,18 +187,18 @@ class FileEntry:
             yield "path", wrong_path, self.path
         table = self.role == "codec"
         if (self.footer_bytes is None) != table or (self.footer_digest is None) != table:
-            yield "footer_bytes", "null for codec tables and no other file", self.footer_bytes
+            yield "footer_bytes", "null for codec tables, a value for other files", self.footer_bytes
         if self.footer_bytes is not None and self.footer_bytes > self.bytes:
             yield "footer_bytes", f"at most {self.bytes}", self.footer_bytes
         if table and self.rows:
             yield "rows", "0 for codec tables", self.rows
         if self.role == "batches" and not self.path.startswith(f"batches-{self.digest[:8]}."):
-            yield "path", "a name with the first 8 digits of its digest", self.path
+            yield "path", "a name with the first 8 digits of the file's digest", self.path
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Numbers of images in the table, of epochs that have a batch, of batches and of rows."""
+    """Number of images in the image table, epochs with at least one batch, batches and rows."""
 
     images: Annotated[int, msgspec.Meta(ge=0, le=MAX_IMAGES)]
     epochs: Rows
@@ -209,7 +209,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """Views per image, not counting mixing partners, and numbers of images and classes with any view."""
+    """Views per image, not counting mixing partners, and number of images and classes with a view."""
 
     minimum: Count
     median: float
@@ -220,11 +220,11 @@ class Coverage:
     def problems(self, counts: Counts, classes: int) -> Iterator[Problem]:
         rules = (
             (self.minimum <= self.median <= self.maximum, "minimum <= median <= maximum"),
-            (self.images <= counts.images and self.classes <= classes, "no more than there are"),
+            (self.images <= counts.images and self.classes <= classes, "no more than the pool has"),
             (self.classes <= self.images, "no more classes than images"),
-            (self.maximum <= counts.rows, "no more views than rows"),
-            ((self.minimum > 0) == (0 < counts.images == self.images), "a view of each image or none"),
-            ((self.images > 0) == (counts.rows > 0), "images where there are rows"),
+            (self.maximum <= counts.rows, "maximum <= rows"),
+            ((self.minimum > 0) == (0 < counts.images == self.images), "minimum > 0 iff all images appear"),
+            ((self.images > 0) == (counts.rows > 0), "images > 0 if rows > 0, else 0"),
         )
         for holds, expected in rules:
             if not holds:
@@ -244,7 +244,7 @@ def _file_problems(files: Sequence[FileEntry], *, drawn: bool) -> Iterator[Probl
             yield "files", f"one file of role {role}", len(names[role])
     twice = repeated_path(entry.path for entry in files)
     if twice is not None:
-        yield "files", "every path once, whatever its case", twice
+        yield "files", "no path twice, ignoring case", twice
     if names["views"] != ([] if drawn else names["labels"]):
         expected = "no views files, because views are drawn" if drawn else "a views file for each labels file"
         yield "files", expected, f"{names['views'][:5]} and {names['labels'][:5]}"
@@ -268,7 +268,7 @@ def _count_problems(
     for name, most, why in (
         ("batches", size["labels"], "one for each byte of labels"),
         ("images", MAX_IMAGES_PER_BYTE * size["images"], f"{MAX_IMAGES_PER_BYTE} for each byte of its table"),
-        ("rows", counts.batches * batch_size, "what the batches can hold"),
+        ("rows", counts.batches * batch_size, "batches times batch size"),
         ("epochs", counts.batches, "one for each batch"),
         ("incomplete_batches", counts.batches, "one for each batch"),
     ):
@@ -295,7 +295,7 @@ class _Contents:
 
 @dataclass(frozen=True, kw_only=True)
 class _Document(PoolHeader, _Contents):
-    """pool.json, where the header's fields are next to the others."""
+    """The flat object in pool.json, with the fields of the header and of the contents."""
 
     format: str
     format_version: int
@@ -303,7 +303,7 @@ class _Document(PoolHeader, _Contents):
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(_Contents):
-    """The contents of pool.json. views: stored in files, or drawn by the reader."""
+    """The contents of pool.json. views: whether views are stored in files or drawn by the reader."""
 
     header: PoolHeader
     views: Views = "stored"
@@ -390,7 +390,7 @@ def readable_text(manifest: Manifest, *, where: object) -> bytes:
 
 @contextlib.contextmanager
 def _blame_writer() -> Iterator[None]:
-    """Report an invalid manifest as an error of the writer's arguments: there is no file yet."""
+    """Convert a ManifestError into an InvalidArgumentError: no file is corrupt, as none exists yet."""
     try:
         yield
     except ManifestError as error:
@@ -404,12 +404,12 @@ def _blame_writer() -> Iterator[None]:
 
 
 def ensemble_rule(words: str | None) -> EnsembleRule | None:
-    """Return the rule that a manifest's words stand for, or None if they are unknown."""
+    """Return the rule for a value of `PoolHeader.ensemble`, or None if it is unknown."""
     return next((rule for rule, known in ENSEMBLE_WORDS.items() if known == words), None)
 
 
 def require_normalisation(mean: Sequence[float], std: Sequence[float], *, where: object = "") -> None:
-    """Refuse a mean or std that cannot normalise pixels: (x / 255 - mean) / std per channel."""
+    """Refuse a mean or std with which (x / 255 - mean) / std cannot normalise the three channels."""
     for name, values, expected in (
         ("mean", mean, "3 finite numbers"),
         ("std", std, "3 finite numbers above 0"),

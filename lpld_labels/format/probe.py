@@ -1,6 +1,6 @@
 """Probes: outputs of a teacher on a few random images, recorded when a pool is built.
 
-Weights alone do not show what a network computes: its code, normalisation and resizing count as well. Probes
+Outputs depend not only on the weights, but also on the network's code, normalisation and resizing. Probes
 are compared with a tolerance, so that other devices and precisions pass.
 """
 
@@ -14,12 +14,12 @@ import numpy as np
 from lpld_labels.format.manifest import PoolHeader
 
 PROBE = "probe"
-"""The parameter of a step of lineage that holds one: a list of numbers."""
+"""Parameter of a lineage step that contains the probe: a list of numbers."""
 TOLERANCE = 0.02
 
 
 def probe_difference(recorded: Any, now: Sequence[float]) -> float:
-    """Return the RMS difference of two probes relative to their spread; infinity if they do not compare."""
+    """Return the RMS difference of two probes relative to their spread; infinity if not comparable."""
     try:
         first, second = (np.asarray(values, np.float64) for values in (recorded, now))
     except (TypeError, ValueError):
@@ -32,7 +32,7 @@ def probe_difference(recorded: Any, now: Sequence[float]) -> float:
 
 
 def probes_of(header: PoolHeader) -> Iterator[Any]:
-    """Yield the probes in a pool's lineage, and in those of the pools it was merged from."""
+    """Yield the probes in the lineages of a pool and of the pools that it was merged from."""
     for step in header.lineage:
         yield from _probes(step.parameters)
 

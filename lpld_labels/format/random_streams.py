@@ -1,7 +1,7 @@
-"""Stateless randomness: every draw depends only on a seed and a place such as (epoch, batch).
+"""Stateless randomness: every draw depends only on a seed and a key such as (epoch, batch).
 
-`batch_ranks` gives each batch a 64-bit rank. Random pruning keeps the lowest ranks, so prunings nest and
-`build` knows in advance which batches pruning keeps. `Stream` separates different uses of one seed.
+`batch_ranks` gives each batch a 64-bit rank. Random pruning keeps the lowest ranks, so a smaller selection
+is part of a larger one, and `build` knows which batches will remain. `Stream` separates uses of one seed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 class Stream(IntEnum):
-    """The purposes of draws: the first number of a generator's place.
+    """What draws are for: the first number of a generator's key.
 
-    Views of a pool have none: the format keys them by (epoch) and (epoch, batch). The large values exceed any
-    number of epochs. Changing a value would change images, orders and views.
+    Views of a pool do not use it: their keys are (epoch) and (epoch, batch). The large values exceed any
+    realistic number of epochs. Changing a value would change images, orders and views.
     """
 
     RECOVERY_VIEWS = 1  # (unit, unit, iteration): crop, flip and roll of recovered images.
@@ -40,7 +40,7 @@ class Stream(IntEnum):
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finaliser: every input bit reaches every output bit."""
+    """Apply the finaliser of SplitMix64: every input bit affects every output bit."""
     with np.errstate(over="ignore"):
         values = values + _GOLDEN
         values = (values ^ (values >> np.uint64(30))) * _FIRST
@@ -50,7 +50,7 @@ def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def batch_ranks(seed: int, epochs: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """Return the rank of each (epoch, batch): uint64 of the arrays' common shape."""
+    """Return the rank of each (epoch, batch): uint64 of the shape of `epochs` and `batches`."""
     state = _mixed(np.full(1, seed % 2**64, np.uint64))
     for part in (epochs, batches):
         state = _mixed(state ^ np.asarray(part, np.uint64))
@@ -63,21 +63,21 @@ def lowest_ranked(seed: int, keys: list[BatchKey], count: int) -> list[BatchKey]
         raise InvalidArgumentError("cannot keep that many batches", expected=f"0 to {len(keys)}", got=count)
     array = np.asarray(keys, np.int64).reshape(-1, 2)
     ranks = batch_ranks(seed, array[:, 0], array[:, 1])
-    # Ties in 64 bits are all but impossible; breaking them by key keeps the result defined.
+    # Ties of 64-bit ranks are very unlikely. Breaking them by key makes the result deterministic.
     order = np.lexsort((array[:, 1], array[:, 0], ranks))[:count]
     return sorted(keys[i] for i in order.tolist())
 
 
 def keyed_generator(seed: int, *place: int) -> np.random.Generator:
-    """Return the generator for a place such as (epoch, batch), determined by the arguments alone.
+    """Return the generator for a key such as (epoch, batch), determined by the arguments alone.
 
-    seed: 0 to 2**64 - 1. place: numbers from 0 to 2**32 - 1.
-    Different (seed, place) give independent streams, even if one place is a prefix of another.
+    seed: 0 to 2**64 - 1. place: the key, numbers from 0 to 2**32 - 1.
+    Different seeds or keys give independent streams, even if one key is a prefix of another.
     """
     if not 0 <= seed < 2**64 or not 0 <= min(place, default=0) <= max(place, default=0) < 2**32:
         raise InvalidArgumentError(
-            "seed or place is out of range",
-            expected="a seed from 0 to 2**64 - 1 and numbers from 0 to 2**32 - 1",
+            "seed or key is out of range",
+            expected="a seed from 0 to 2**64 - 1 and a key of numbers from 0 to 2**32 - 1",
             got=(seed, *place),
         )
     # SeedSequence splits large numbers into words and ignores trailing zeros: without the length first and a

@@ -1,9 +1,9 @@
-"""Label batches in memory: views of images, and the teacher's labels of them.
+"""In-memory label batches: views of images, and the teacher's labels for them.
 
-A *view* is an augmented part of one image. A *label batch* has the views of one teacher call (mixing partners
-are in the same batch), with one row of labels each. Records are validated when they are created.
+A *view* is an augmented part of one image. A *label batch* holds the views of one teacher call, with one row
+of labels per view. Views are mixed within a batch. Records are validated when they are created.
 
-Steps to a view: shuffle patches -> crop -> resize to the output size -> flip -> cut out -> mix -> normalise.
+Rendering steps: shuffle patches -> crop -> resize to the output size -> flip -> cut out -> mix -> normalise.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BatchKey(NamedTuple):
 
 
 class Box(NamedTuple):
-    """Half-open pixel rectangle of the output image: rows [top, bottom), columns [left, right)."""
+    """Half-open pixel rectangle in the output image: rows [top, bottom), columns [left, right)."""
 
     top: int
     left: int
@@ -52,10 +52,10 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mix:
-    """How each view of a batch is mixed with another of the same batch, its partner.
+    """How each view of a batch is mixed with its partner, which is a view of the same batch.
 
     partner: int32 [B], slot of each view's partner.
-    strength: the raw Beta draw, the weight of the view itself (not corrected for a clipped box).
+    strength: weight of the view itself, as drawn from Beta (not corrected for a clipped box).
     box: CutMix rectangle that shows the partner, or None for MixUp.
     """
 
@@ -89,8 +89,8 @@ class ViewBatch:
     crops: int32 [B, 4] as (top, left, height, width) in source pixels.
     flips: bool [B], mirrored left to right after crop and resize.
     mix, cutout: None if not used.
-    patch_order: uint8 [B, n*n] or None. Tile t (row by row) of the shuffled source image shows
-        tile patch_order[s, t] of the stored one (RDED).
+    patch_order: uint8 [B, n*n] or None (RDED). For slot s, tile t (row by row) of the shuffled image is
+        tile patch_order[s, t] of the stored image.
     """
 
     key: BatchKey
@@ -110,7 +110,7 @@ class ViewBatch:
         crops = _integers("crops", self.crops, (rows, 4), key)
         _require(key, "crops", "height and width >= 1", crops[:, 2:] >= 1)
         _require_array("flips", self.flips, np.bool_, (rows,), key)
-        # Replace the arguments by the checked values, although the record is frozen.
+        # Store the checked values; setattr does not work in a frozen dataclass.
         vars(self).update(
             key=key,
             images=images,
@@ -128,7 +128,7 @@ class ViewBatch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelBatch(ViewBatch):
-    """Views with labels float16/float32 [B, C]: finite logits, or probabilities where the pool says so."""
+    """Views with labels, float16/float32 [B, C]: finite logits or probabilities, as the header says."""
 
     labels: LabelArray
 
@@ -142,7 +142,7 @@ class LabelBatch(ViewBatch):
 
 
 def check_labels(labels: LabelArray, key: BatchKey, images: IntArray, kind: LabelKind = "logits") -> None:
-    """Refuse labels of the wrong type, shape or range; NaN and Inf are reported with their image."""
+    """Refuse labels of the wrong dtype, shape or range, and NaN or Inf; the error names the image."""
     if not isinstance(labels, np.ndarray) or labels.dtype not in LABEL_DTYPES:
         raise _bad(key, "labels", "float16 or float32", getattr(labels, "dtype", type(labels).__name__))
     if labels.ndim != 2 or labels.shape[0] != len(images) or labels.shape[1] < 2:
@@ -162,7 +162,7 @@ def check_labels(labels: LabelArray, key: BatchKey, images: IntArray, kind: Labe
 
 
 def _finite(labels: LabelArray) -> BoolArray:
-    """Like np.isfinite, but ten times faster for float16, by its exponent bits."""
+    """Like np.isfinite, but ten times as fast for float16: it compares the exponent bits."""
     if labels.dtype == np.float16:
         bits = np.ascontiguousarray(labels).view(np.uint16)
         return np.asarray((bits & 0x7C00) != 0x7C00)
@@ -176,7 +176,7 @@ def _bad(key: object, field: str, expected: object, got: object) -> InvalidBatch
 def _require(key: BatchKey, field: str, expected: str, good: npt.NDArray[np.bool_]) -> None:
     if not good.all():
         slot = int(np.argwhere(~good)[0][0])
-        raise _bad(key, field, expected, f"something else at slot {slot}")
+        raise _bad(key, field, expected, f"another value at slot {slot}")
 
 
 def _checked_key(key: Sequence[int]) -> BatchKey:

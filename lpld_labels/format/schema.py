@@ -24,7 +24,7 @@ PACKED_DIRECTORY = "packed"
 POOL_DIRECTORIES = (VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, PACKED_DIRECTORY)
 
 # A row group closes after the batch that reaches its limit, a shard after the batch that reaches any of its
-# three limits. The third is for very small batches: each takes about 4 kB of memory while a shard is written.
+# three limits. SHARD_BATCHES is for very small batches: writers hold about 4 kB of memory for each batch.
 VIEW_ROWS_PER_GROUP = 8192
 LABEL_BYTES_PER_GROUP = 96 * 1024
 SHARD_LABEL_BYTES = 64 * 1024 * 1024
@@ -61,7 +61,7 @@ Component = Literal[
     "crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "keys", "packed", "container"
 ]
 COMPONENTS: tuple[Component, ...] = get_args(Component)
-"""The paper's six storage components, then those that files add."""
+"""The six storage components of the paper, then four of the file format."""
 
 LabelKind = Literal["logits", "probabilities"]
 MixKind = Literal["none", "cutmix", "mixup"]
@@ -71,7 +71,7 @@ RESIZE_CODES = ("torch", "pil", "pil_bicubic")  # Resize backends that SPEC.md d
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column of a pool file. component: what its bytes count as."""
+    """One column of a pool file. component: storage component that its bytes belong to."""
 
     name: str
     type: pa.DataType
@@ -128,7 +128,7 @@ LABEL_KEY_COLUMNS: dict[str, tuple[Column, ...]] = {
     "view": _columns(pa.int32(), "keys", "epoch", "batch", "slot"),
     "batch": _columns(pa.int32(), "keys", "epoch", "batch"),
 }
-"""Key columns of a labels file, by the codec's granularity; its payload columns follow them."""
+"""Key columns of a labels file, by the codec's granularity. The codec's payload columns follow."""
 
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
@@ -143,14 +143,14 @@ PACKED_SCHEMA = arrow_schema(PACKED_COLUMNS)
 
 
 def pool_path_problem(path: str, role: str) -> str | None:
-    """Return what is wrong with the path of a pool's file, or None."""
+    """Return the expected form of a pool file's path if `path` is invalid, else None."""
     if _COMPILED[role].fullmatch(path) is None:
         return f"a path such as {PATH_PATTERNS[role].replace('{name}', 'NAME').replace(chr(92), '')}"
     return None
 
 
 def image_paths_problem(paths: Sequence[str]) -> tuple[int, str] | None:
-    """Return the index of the first bad path and what was expected; searching all as one text is fast."""
+    """Return (index of the first invalid path, what was expected), or None. Searches paths as one text."""
     text = "\n".join(paths)
     long = max(map(len, paths), default=0) > MAX_PATH_BYTES // 4  # A character has at most 4 bytes.
     if long or text.count("\n") >= max(len(paths), 1) or any(rule.search(text) for rule, _ in _FORBIDDEN):
@@ -172,7 +172,7 @@ def _image_path_problem(path: str) -> str | None:
 
 
 def repeated_path(paths: Iterable[str]) -> str | None:
-    """Return a path that occurs twice after folding ASCII capitals, or None."""
+    """Return a path that occurs twice, ignoring the case of ASCII letters, or None."""
     seen: set[bytes] = set()
     for path in paths:
         folded = path.encode("utf-8", "surrogatepass").lower()

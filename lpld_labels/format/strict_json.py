@@ -1,6 +1,6 @@
-"""JSON of untrusted files: bounded, with finite numbers, without repeated names, fields as declared.
+"""Parse untrusted JSON: limited size, finite numbers, no duplicate names, only declared fields.
 
-Python's parser accepts `NaN`, keeps the last of two equal names and recurses without a limit.
+Python's parser accepts `NaN`, keeps the last of duplicate names and recurses without a limit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NoFields:
 
 
 def to_json(document: dict[str, Any]) -> bytes:
-    """Return stable, readable UTF-8 JSON; refuse NaN, Inf and text that is not Unicode."""
+    """Return indented UTF-8 JSON with sorted keys; refuse NaN, Inf and text that UTF-8 cannot encode."""
     try:
         text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
         return (text + "\n").encode("utf-8")
@@ -62,7 +62,7 @@ def _refuse_unwritable(value: object, field: str) -> None:
 
 
 def from_json(data: bytes, *, where: str) -> Any:
-    """Parse UTF-8 JSON; raise ManifestError if the format does not allow it."""
+    """Parse UTF-8 JSON; raise ManifestError if it is invalid or exceeds a limit."""
     if len(data) > MAX_JSON_BYTES:
         raise ManifestError(
             "JSON file is too large", where=where, expected=f"at most {MAX_JSON_BYTES} bytes", got=len(data)
@@ -90,7 +90,7 @@ def from_json(data: bytes, *, where: str) -> Any:
 
 
 def is_text(value: str) -> bool:
-    """Whether a string can be encoded as UTF-8; file names and command-line arguments may not."""
+    """Return whether UTF-8 can encode a string; file names and command-line arguments may be exceptions."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -121,7 +121,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _finite(text: str) -> float:
@@ -138,7 +138,7 @@ def _integer(text: str) -> int:
 
 
 def convert(document: object, kind: type[T], *, where: str, all_known: bool = False) -> T:
-    """Convert a parsed object; refuse wrong types, missing and (all_known: even ignorable) unknown fields."""
+    """Convert a parsed object; refuse wrong, missing and unknown fields (all_known: also ignorable ones)."""
     if not isinstance(document, Mapping):
         raise field_error("", "an object", document, where=where)
     try:
@@ -146,7 +146,7 @@ def convert(document: object, kind: type[T], *, where: str, all_known: bool = Fa
     except msgspec.ValidationError as error:
         found = _MESSAGE.fullmatch(str(error))
         field = (found["field"] if found else None) or "document"
-        # The message may quote the file.
+        # The message may quote the untrusted file.
         problem = repr(found["problem"] if found else str(error))[1:-1][:_SHOWN].replace("`", "")
         raise ManifestError(f"field '{field}' is wrong: {problem}", where=where) from None
     _compare_fields(document, asdict(record), "", where, all_known=all_known)  # type: ignore[call-overload]
@@ -154,7 +154,7 @@ def convert(document: object, kind: type[T], *, where: str, all_known: bool = Fa
 
 
 def _compare_fields(document: Any, record: Any, path: str, where: str, *, all_known: bool) -> None:
-    """Refuse fields of only one of the two."""
+    """Refuse missing fields, and unknown fields unless they are ignorable."""
     if not isinstance(record, dict):
         for number, value in enumerate(record):
             if isinstance(value, (dict, list, tuple)):
@@ -175,7 +175,7 @@ def _compare_fields(document: Any, record: Any, path: str, where: str, *, all_kn
 
 
 def field_error(field: str, expected: object, got: object, *, where: object) -> ManifestError:
-    """Return the error for a field with a wrong value, shortened if it is long."""
+    """Return the error for a field with a wrong value; long values are shortened."""
     text = repr(got)
     if len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}... ({len(text)} characters)"

@@ -1,4 +1,4 @@
-"""View batches as Parquet rows and back, column by column, and the bounds that views must keep."""
+"""Convert view batches to Parquet rows and back, column by column, and check the bounds of views."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _array(name: str, values: npt.NDArray[Any], null: npt.NDArray[np.bool_] | No
 def _nullable(
     names: tuple[str, ...], parts: Sequence[npt.NDArray[Any] | None], rows: Sequence[int]
 ) -> dict[str, arrow.Array]:
-    """Return columns that are null in the same batches. parts: [B, n], or [1, n] for all rows of a batch."""
+    """Return columns, all null where a part is None. parts: [B, n], or [1, n] for all rows of a batch."""
     given = [(part, count) for part, count in zip(parts, rows, strict=True) if part is not None]
     if not given:
         return {name: _nulls(name, sum(rows)) for name in names}
@@ -71,7 +71,7 @@ def _nullable(
 
 
 def _patch_orders(orders: Sequence[npt.NDArray[np.uint8] | None], rows: Sequence[int]) -> arrow.Array:
-    """Return lists of one length in each batch; None stands for a null batch."""
+    """Return a list column, null in batches whose order is None."""
     parts = []
     for order, count in zip(orders, rows, strict=True):
         if order is None:
@@ -88,7 +88,7 @@ def _nulls(name: str, rows: int) -> arrow.Array:
 
 
 class DecodedViews:
-    """Views of some batches as NumPy columns; its slices are view batches."""
+    """Views of some batches as NumPy columns, which `batch` slices into view batches."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -103,7 +103,7 @@ class DecodedViews:
         )
 
     def batch(self, key: BatchKey, part: slice) -> ViewBatch:
-        """Return one batch. Its arrays are slices of these columns, which were validated before."""
+        """Return the batch in rows `part`. Its arrays are slices of the columns, not validated again."""
         first = part.start
         fields = {
             "key": key,
@@ -129,7 +129,7 @@ class DecodedViews:
         return np.asarray(arrow.flattened(rows), dtype=np.uint8).reshape(len(rows), -1)
 
     def _nullable(self, *names: str) -> npt.NDArray[Any]:
-        """Return columns side by side, 0 where null; converted on first use."""
+        """Return n columns as [rows, n], with 0 for null. They are converted on first use."""
         if names not in self._converted:
             columns = [arrow.filled(self._table[name], 0) for name in names]
             self._converted[names] = np.stack(columns, axis=1)
@@ -163,7 +163,7 @@ def _trusted(kind: type[T], values: dict[str, Any]) -> T:
 
 
 class ViewConstraints(NamedTuple):
-    """What views are validated against; views of a pool with equal constraints need no new check."""
+    """What views are validated against. Views that go to a pool with equal constraints need no new check."""
 
     augmentation: Augmentation
     sizes: bytes

@@ -1,4 +1,4 @@
-"""Addresses of pools: ``s3://bucket/pool``, ``https://host/pool``, anything fsspec opens; or a local path.
+"""Pool addresses: ``s3://bucket/pool``, ``https://host/pool``, any URL that fsspec opens, or a local path.
 
 An address may contain credentials (a password, a signed query); messages, summaries and logs redact them.
 """
@@ -16,18 +16,18 @@ Location = str | os.PathLike[str]
 
 
 def is_address(location: Location) -> bool:
-    """Whether a location names a server and not a path on this machine."""
+    """Return whether a location is the address of a remote store, not a local path."""
     scheme, separator, _ = os.fspath(location).partition("://")
     return bool(separator) and scheme != "file"
 
 
 def local_path(location: Location) -> Path:
-    """Return a location on this machine as an absolute path."""
+    """Return a local path or ``file://`` address as an absolute path."""
     text = os.fspath(location)
     if text.startswith("file://"):
         place = _split(text)
         if place.netloc not in ("", "localhost"):
-            raise InvalidArgumentError("a file address names another machine", where=text)
+            raise InvalidArgumentError("file:// address names another host", where=text)
         text = unquote(place.path)
     if "\0" in text:
         raise InvalidArgumentError("path contains a NUL character", where=repr(text))
@@ -42,21 +42,21 @@ def _split(address: str) -> SplitResult:
 
 
 def redact(location: Location) -> str:
-    """Return a location without password and query, for messages."""
+    """Return a location without password and query, for messages and logs."""
     text = os.fspath(location)
     return without_secrets(text) if is_address(text) else text
 
 
 def child(address: str, path: str) -> str:
-    """Return the address of a file below an address, with the same query (a signature)."""
+    """Return the address of `path` below an address, with the same query (e.g. a signature)."""
     base, question, query = address.partition("?")
     return f"{base.rstrip('/')}/{path}{question}{query}"
 
 
 def normalize_url(address: str) -> str:
-    """Return an address without trailing slashes and the manifest's name."""
+    """Return an address without trailing slashes and without ``/pool.json`` at its end."""
     parts = _split(address)
     path = re.sub(r"/+(pool\.json)?$", "", parts.path)
     if not parts.netloc and not path:
-        raise InvalidArgumentError("address names no host or path", where=redact(address))
+        raise InvalidArgumentError("address has neither a host nor a path", where=redact(address))
     return urlunsplit(parts._replace(path=path))

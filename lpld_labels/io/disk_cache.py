@@ -1,6 +1,6 @@
-"""A cache of remote bytes on disk, with a size limit, shared by processes.
+"""A disk cache of remote bytes with a size limit, shared by processes.
 
-An entry's name determines its bytes: a digest, or a range of a file with that digest. Entries are created by
+An entry's name determines its content: it is a digest, or a digest with a byte range. Entries are created by
 a rename and never changed.
 """
 
@@ -22,11 +22,11 @@ CACHE_VARIABLE = "LPLD_LABELS_CACHE"
 CACHE_BYTES = 64 * 1024**3
 _LOCKS = "locks"
 _SHARE_KEPT = 0.9
-"""Fill level after an eviction: listing the entries is slow, so many are deleted at once."""
+"""Fill level after an eviction. Listing the entries is slow, so many are deleted at once."""
 
 
 def cache_folder() -> Path:
-    """Return the directory of caches: $LPLD_LABELS_CACHE, or one below ~/.cache."""
+    """Return the cache directory: $LPLD_LABELS_CACHE, or lpld-labels in $XDG_CACHE_HOME or ~/.cache."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen).absolute()
@@ -34,14 +34,14 @@ def cache_folder() -> Path:
 
 
 class DiskCache:
-    """Entries in a directory, the oldest evicted first. Can be pickled; processes and threads may share one.
+    """Files in a directory; the oldest are evicted first. Picklable; processes and threads may share a cache.
 
-    limit: bytes of all entries together, not counting those being written.
+    limit: total bytes of all entries, not counting those being written.
     """
 
     def __init__(self, directory: Path, limit: int = CACHE_BYTES) -> None:
         if limit < 1:
-            raise InvalidArgumentError("cache size is wrong", expected="at least 1", got=limit)
+            raise InvalidArgumentError("cache size is out of range", expected="at least 1", got=limit)
         self.directory = directory.absolute()
         self.limit = limit
         self._held: int | None = None
@@ -50,7 +50,7 @@ class DiskCache:
         return self.directory / name[:2] / name
 
     def get(self, name: str, size: int, make: Callable[[], Iterable[bytes | pa.Buffer]]) -> Path:
-        """Return an entry's file. One caller makes its pieces, others wait; errors leave nothing cached."""
+        """Return the path of an entry. If missing, one caller makes it and others wait; errors cache nothing."""
         path = self.path(name)
         if path.exists():
             return path
@@ -70,7 +70,7 @@ class DiskCache:
             yield
         except OSError as error:
             raise PoolWriteError(
-                f"the cache cannot be written: {error.strerror or error}",
+                f"cannot write to the cache: {error.strerror or error}",
                 where=self.directory,
                 hint=f"free some space, or choose another directory ({CACHE_VARIABLE}, cache_directory)",
             ) from None
@@ -83,7 +83,7 @@ class DiskCache:
             stream = temporary.open("wb")
         try:
             with stream:
-                # Errors of the pieces are not errors of the cache.
+                # An error raised by `pieces` is not an error of the cache.
                 for piece in pieces:
                     with self._errors():
                         stream.write(piece)
@@ -99,7 +99,7 @@ class DiskCache:
 
     def _make_room(self, size: int) -> None:
         if self._held is None or self._held + size > self.limit:
-            # Other processes may have added and evicted entries.
+            # List the entries again: other processes may have added or evicted some.
             entries = []
             for path in self.directory.glob("??/*"):
                 with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Read files of web servers, completely or in ranges."""
+"""Read files from web servers, completely or in byte ranges."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _REDIRECTS = 5
 
 
 class AnswerError(OSError):
-    """A server refused a request."""
+    """A server responded with an error status."""
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"the server answered {status}")
+        super().__init__(f"the server responded with status {status}")
         self.status = status
 
 
 class HttpFiles:
-    """Reads over open connections; thread-safe, not for use after a fork. timeout: seconds without data."""
+    """HTTP client that reuses connections. Thread-safe, but not fork-safe. timeout: seconds without data."""
 
     def __init__(self, timeout: float) -> None:
         self._options: dict[str, Any] = {
             "maxsize": REQUESTS_AT_ONCE,
             "timeout": urllib3.Timeout(connect=timeout, read=timeout),
-            # `retry` counts attempts.
+            # Retries are left to `lpld_labels.io.retry`.
             "retries": urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=_REDIRECTS),
             "ca_certs": os.environ.get(_CA_VARIABLE),
         }
@@ -43,7 +43,7 @@ class HttpFiles:
         self._lock = threading.Lock()
 
     def cat_file(self, url: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return a file, or its first `end` bytes."""
+        """Return a file, or bytes [start, end) of it if `end` is given."""
         answer = self._get(url, {} if end is None else {"Range": f"bytes={start}-{end - 1}"})
         return answer.data[: None if end is None else end - start]
 
@@ -52,7 +52,7 @@ class HttpFiles:
         found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
         plain = answer.headers.get("Content-Encoding", "identity") == "identity"
         if answer.status != 206 or found is None or not plain:
-            raise ShortReadError("the server does not send ranges of files")
+            raise ShortReadError("the server does not support range requests")
         if (int(found[1]), int(found[2]) + 1) != (start, stop):
             raise ShortReadError(f"asked for {stop - start} bytes, got {int(found[2]) + 1 - int(found[1])}")
         return pa.py_buffer(answer.data)
@@ -69,8 +69,8 @@ class HttpFiles:
                 "GET", f"{address}{question}{query}", headers=sent, decode_content=False
             )
         except urllib3.exceptions.MaxRetryError as error:
-            # Its own message shows the complete URL, with a signature.
-            reason = error.reason or ConnectionError("no answer")
+            # MaxRetryError's own message contains the complete URL, including a signature.
+            reason = error.reason or ConnectionError("no response")
             raise reason from reason.__cause__
         if answer.status >= 300:
             raise AnswerError(answer.status)

@@ -1,4 +1,4 @@
-"""Locks on files and directories, released when their process ends, even if it is killed."""
+"""Locks on files and directories. A lock is released when its process ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from lpld_labels.errors import PoolConflictError
 from lpld_labels.io.storage import write_errors
 
-# Some file systems have no locks, or none for directories; there the user must run one writer at a time.
+# Some file systems do not support locks (on directories); there, users must run one writer at a time.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL)
-# Not through a link, which would create or lock a file elsewhere.
+# O_NOFOLLOW: following a symlink would create or lock a file elsewhere.
 _FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
 
 def _lock(descriptor: int, operation: int) -> None:
-    """Lock an open file; raises BlockingIOError with LOCK_NB if another process has it."""
+    """Lock an open file. With LOCK_NB, raises BlockingIOError if another process holds the lock."""
     try:
         fcntl.flock(descriptor, operation)
     except OSError as error:
@@ -31,7 +31,7 @@ def _lock(descriptor: int, operation: int) -> None:
 def _open_locked(path: Path, flags: int, operation: int) -> int:
     while True:
         (path if flags == _DIRECTORY else path.parent).mkdir(parents=True, exist_ok=True)
-        # The previous owner of the lock may have deleted the file meanwhile.
+        # Try again if the previous holder of the lock has deleted the file.
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(path, flags, 0o644)
             try:
@@ -46,7 +46,7 @@ def _open_locked(path: Path, flags: int, operation: int) -> int:
 
 @contextlib.contextmanager
 def locked(file: Path, *, wait: bool = True) -> Iterator[None]:
-    """Create and lock a file; without `wait`, BlockingIOError if another process has the lock."""
+    """Create and lock a file. If another process holds the lock: wait, or else raise BlockingIOError."""
     operation = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
     descriptor = _open_locked(file, _FILE, operation)
     try:
@@ -57,9 +57,9 @@ def locked(file: Path, *, wait: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_directory(directory: Path, *, shared: bool = False) -> Iterator[int]:
-    """Create and lock a directory, and yield its descriptor; delete it afterwards if it is empty.
+    """Create and lock a directory, and yield its file descriptor. Delete the directory afterwards if empty.
 
-    shared: others may share the lock. PoolConflictError if another process has the lock.
+    shared: take a shared lock. Raises PoolConflictError if another process holds a conflicting lock.
     """
     created = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
     operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
@@ -82,7 +82,7 @@ def locked_directory(directory: Path, *, shared: bool = False) -> Iterator[int]:
 
 
 def try_lock(descriptor: int, kind: int) -> bool:
-    """Lock an open file or directory without waiting; return False if another process has it."""
+    """Lock an open file or directory without waiting. Return False if another process holds the lock."""
     try:
         _lock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -91,7 +91,7 @@ def try_lock(descriptor: int, kind: int) -> bool:
 
 
 def in_use(file: Path) -> bool:
-    """Whether a process holds the lock of a file; False if its directory is missing."""
+    """Return whether a process holds the lock on a file; False if the file's directory is missing."""
     try:
         descriptor = os.open(file, _FILE, 0o644)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Writing the Parquet files of pools, and what a manifest records of them."""
+"""Write the Parquet files of a pool, and compute their entries in the manifest."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ VIEW_OWNERS: Mapping[str, Component] = {column.name: column.component for column
 _ONE_PAGE = 1 << 30
 _MAGIC = b"PAR1"
 _TAIL = 8
-"""Bytes after the footer's metadata: their length and the magic number."""
+"""Bytes after the metadata in a footer: the length of the metadata and the magic number."""
 
 
 @cache
 def page_settings() -> dict[str, Any]:
-    """Return the settings of all files: one data page per column chunk, with its checksum."""
+    """Return the writer settings of all files: one data page per column chunk, with a checksum."""
     settings: dict[str, Any] = {
         "data_page_size": _ONE_PAGE,
         "dictionary_pagesize_limit": _ONE_PAGE,
         "write_page_checksum": True,
         "data_page_version": "1.0",
     }
-    # Newer releases of Arrow would also close a page after 20,000 rows.
+    # By default, newer releases of Arrow also start a new page after 20,000 rows.
     if "max_rows_per_page" in inspect.signature(pq.ParquetWriter.__init__).parameters:
         settings["max_rows_per_page"] = MAX_GROUP_ROWS
     return settings
 
 
 def index_file(index: pa.Table) -> bytes:
-    """Return a batch index as a file. Its numbers increase, so differences compress well."""
+    """Return a batch index as a Parquet file. Delta encoding suits its integers, which increase."""
     integers = [field.name for field in index.schema if pa.types.is_integer(field.type)]
     return _file(index, use_dictionary=False, column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"))
 
 
 def image_file(images: pa.Table) -> bytes:
-    """Return an image table as a file."""
+    """Return an image table as a Parquet file."""
     return _file(images, use_dictionary=["class", "width", "height"])
 
 
@@ -66,7 +66,7 @@ def _file(table: pa.Table, **settings: Any) -> bytes:
 
 
 def file_entry(path: str, role: FileRole, size: int, digest: str, footer: bytes) -> FileEntry:
-    """Return the manifest's entry of a Parquet file that was just written."""
+    """Return the manifest entry of a Parquet file that was just written. size: bytes. digest: hex SHA-256."""
     return FileEntry(
         path=path,
         role=role,
@@ -79,7 +79,7 @@ def file_entry(path: str, role: FileRole, size: int, digest: str, footer: bytes)
 
 
 def footer_of(path: Path) -> bytes:
-    """Return the footer of a file: its metadata, their length and the magic number."""
+    """Return the footer of a Parquet file: metadata, length of the metadata, and magic number."""
     with path.open("rb") as stream:
         stream.seek(-_TAIL, os.SEEK_END)
         length = int.from_bytes(stream.read(4), "little") + _TAIL
@@ -88,18 +88,18 @@ def footer_of(path: Path) -> bytes:
 
 
 def footer_metadata(footer: bytes) -> pq.FileMetaData:
-    """Parse a footer without the rest of its file."""
+    """Parse a footer; the rest of the file is not needed."""
     return pq.read_metadata(pa.BufferReader(_MAGIC + footer))
 
 
 def label_owners(columns: tuple[Column, ...]) -> dict[str, Component]:
-    """Return the component of each column of a labels file, given its payload columns."""
+    """Return the storage component of each column of a labels file. columns: its payload columns."""
     keys: dict[str, Component] = dict.fromkeys(("epoch", "batch", "slot"), "keys")
     return keys | {column.name: column.component for column in columns}
 
 
 def column_chunks(footer: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the column and the bytes of every column chunk of a file that was just written."""
+    """Yield (column, compressed bytes) of every column chunk. footer: of a file that was just written."""
     metadata = footer_metadata(footer)
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
@@ -111,7 +111,7 @@ def column_chunks(footer: bytes) -> Iterator[tuple[str, int]]:
 def component_bytes(
     chunks: Iterable[tuple[str, int]], size: int, owners: Mapping[str, Component]
 ) -> dict[Component, int]:
-    """Return a file's bytes by component. chunks: (column, bytes) of column chunks; the rest is container."""
+    """Return a file's bytes per component. chunks: (column, bytes); all other bytes count as container."""
     components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
     for name, weight in chunks:
         components[owners.get(name, "container")] += weight

@@ -1,7 +1,7 @@
 """Pages of Parquet files: headers, checksums, and the format's rules for pages.
 
 Labels are read page by page, because the batch index stores their offsets. `verify` checks the pages of every
-file before Arrow decodes them, and so finds missing checksums and decompression bombs.
+file before Arrow decodes them, and refuses missing checksums and decompression bombs.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _FIRST_BYTE = 4
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _STRING_LENGTH = 4
 _USUAL_BYTES = 64
-"""Nearly all headers are shorter."""
+"""Bytes to parse first; nearly all headers are shorter."""
 _INTEGERS = (5, 6, 4)
 _MAX_FIELD = 16 * 16 * 16
-"""Statistics are a struct in the data page's header, which is a struct in the page header."""
+"""Structs nest three deep: statistics are in the data page header, which is in the page header."""
 _RESTORE = "restore this file"
 
 
 class Page(NamedTuple):
     """A page header.
 
-    header, stored, plain: bytes of header, stored page, decompressed page. crc: CRC-32 of `stored`.
-    levels: encodings of definition and repetition levels, None for dictionaries. crc: None if absent.
+    header, stored, plain: size in bytes of the header, the stored page and the decompressed page.
+    crc: CRC-32 of the stored page. levels: encodings of definition and repetition levels; dictionaries: None.
     """
 
     header: int
@@ -59,7 +59,7 @@ class Page(NamedTuple):
 
 
 def parse_page(data: memoryview, where: str) -> Page:
-    """Read the page header at the start of some bytes."""
+    """Parse the page header at the start of `data`."""
     fields: dict[int, int] = {}
     try:
         try:
@@ -79,7 +79,7 @@ def parse_page(data: memoryview, where: str) -> Page:
             levels=None if dictionary else (fields[inner + 3], fields[inner + 4]),
         )
     except IndexError:
-        raise PoolCorruptError("page header is cut off", where=where, hint=_RESTORE) from None
+        raise PoolCorruptError("page header is truncated", where=where, hint=_RESTORE) from None
     except KeyError:
         raise PoolCorruptError("page header lacks a field", where=where, hint=_RESTORE) from None
     except ValueError as error:
@@ -102,7 +102,7 @@ def _read_struct(data: bytes, at: int, fields: dict[int, int], above: int = 0) -
         kind = byte & 0x0F
         number += byte >> 4
         if byte < 0x10 or number > _MAX_FIELD:
-            raise ValueError("field of an unknown form")
+            raise ValueError("unsupported field header")
         at += 1
         if kind == 12:
             at = _read_struct(data, at, fields, 16 * number)
@@ -112,11 +112,11 @@ def _read_struct(data: bytes, at: int, fields: dict[int, int], above: int = 0) -
             if value >= 0x80:
                 value, at = _varint(data, at - 1)
             fields[number] = (value >> 1) ^ -(value & 1)
-        elif kind == 8:  # a byte string: a statistic
+        elif kind == 8:  # byte string, in statistics
             size, at = _varint(data, at)
             at += size
-        elif kind not in (1, 2):  # true and false have no value
-            raise ValueError("field of an unknown type")
+        elif kind not in (1, 2):  # booleans have no value bytes
+            raise ValueError("unsupported field type")
     return at + 1
 
 
@@ -130,14 +130,14 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
         shift += 7
         if shift > 63:
-            raise ValueError("number is too long")
+            raise ValueError("integer is too long")
 
 
 # All pages of a file
 
 
 class Chunk(NamedTuple):
-    """The pages of one column of one row group. column: of the table. plain: bytes after decompression."""
+    """The pages of one column in one row group. bytes, plain: size as stored and after decompression."""
 
     group: int
     column: str
@@ -147,7 +147,7 @@ class Chunk(NamedTuple):
 
 
 class _Leaf(NamedTuple):
-    """A column of values. width: bytes of a value, None for byte strings."""
+    """A leaf column. width: bytes per value, None for byte strings. repeated: whether it is in a list."""
 
     path: str
     width: int | None
@@ -157,9 +157,9 @@ class _Leaf(NamedTuple):
 def walk_pages(
     file: ByteSource, schema: pa.Schema, group_rows: Sequence[int], end: int, *, plain: Sequence[str] = ()
 ) -> Iterator[Chunk]:
-    """Check every page of a file and yield its column chunks, which must fill it up to the footer.
+    """Check every page of a file and yield its column chunks, which must fill the file up to the footer.
 
-    end: start of the footer. plain: columns (such as `labels`) to be neither encoded nor compressed.
+    end: offset of the footer. plain: columns (e.g. `labels`) that must be neither encoded nor compressed.
     """
     leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
     at = _FIRST_BYTE
@@ -188,32 +188,32 @@ def _leaves(path: str, kind: pa.DataType, *, repeated: bool = False) -> Iterator
         yield from _leaves(path, kind.value_type, repeated=True)
     else:
         text = pa.types.is_string(kind) or pa.types.is_binary(kind)
-        # Parquet has no integers of fewer than four bytes.
+        # The smallest integer type of Parquet has four bytes.
         yield _Leaf(path, None if text else max(kind.bit_width // 8, 4), repeated)
 
 
 def _checked_page(
     file: ByteSource, at: int, end: int, leaf: _Leaf, rows: int, plain: bool, where: str
 ) -> tuple[Page, int]:
-    """Check the page at an offset; return its header and where it ends."""
+    """Check the page at offset `at`; return its header and the offset of its end."""
     page = parse_page(memoryview(file.read(at, max(0, min(MAX_HEADER_BYTES, end - at)))).cast("B"), where)
     dictionary = page.kind == DICTIONARY_PAGE
     compressed = page.stored != page.plain
     body, stop = at + page.header, at + page.header + page.stored
     fewest = 0 if dictionary else rows
-    # Plain values cannot exceed the file, so a loose limit is enough.
+    # Plain values cannot be larger than the file, so a loose limit is enough.
     most = rows if not leaf.repeated else MAX_ROWS if plain else MAX_VIEW_VALUES
     width = _STRING_LENGTH + MAX_PATH_BYTES if leaf.width is None else leaf.width
     largest = min((width + PAGE_SPARE_PER_VALUE) * page.values + PAGE_SPARE_BYTES, MAX_PAGE_BYTES)
     rules = (
-        (page.kind in _ENCODINGS, "page is of a kind that pools do not have"),
-        (page.encoding in _ENCODINGS.get(page.kind, ()), "page has an encoding that pools do not have"),
-        (page.levels in (None, (RLE, RLE)), "page has levels in another encoding than RLE"),
-        (not dictionary or (leaf.width is not None and not plain), "column has a dictionary"),
-        (not plain or (page.encoding == PLAIN and not compressed), "page is not plain"),
-        (fewest <= page.values <= most, "page has another number of values than its row group allows"),
-        (not compressed or 0 <= page.plain <= largest, "page claims more than its values can take"),
-        (body <= stop <= end, "page reaches beyond the file's body"),
+        (page.kind in _ENCODINGS, "page type is not allowed in pools"),
+        (page.encoding in _ENCODINGS.get(page.kind, ()), "page encoding is not allowed in pools"),
+        (page.levels in (None, (RLE, RLE)), "page levels are not RLE-encoded"),
+        (not dictionary or (leaf.width is not None and not plain), "column must not have a dictionary"),
+        (not plain or (page.encoding == PLAIN and not compressed), "page is encoded or compressed"),
+        (fewest <= page.values <= most, "number of values in the page does not fit the row group"),
+        (not compressed or 0 <= page.plain <= largest, "page is too large for its number of values"),
+        (body <= stop <= end, "page extends beyond the start of the footer"),
     )
     problem = next((problem for kept, problem in rules if not kept), None)
     if problem is not None:

@@ -1,4 +1,4 @@
-"""Prefetch ranges of remote files.
+"""Prefetch byte ranges of remote files.
 
 `DirectRanges` keeps them in memory, for a single pass over a pool. `CachedRanges` keeps them on disk in
 blocks, for training, which reads the same labels every epoch.
@@ -33,11 +33,11 @@ BLOCK_BYTES = 1024 * 1024
 """Size of a block on disk: small, so that blocks arrive in the order in which they are needed."""
 _MOST_OPEN_BLOCKS = 4096
 _MOST_OPEN_OF_MANY = 512
-"""The limit if the cache is smaller than the pool: an open block uses disk space even after its eviction."""
+"""Limit if the cache is smaller than the pool: an open block uses disk space even after its eviction."""
 _REQUEST_BYTES = 4 * 1024 * 1024
 _WINDOW_BYTES = 64 * 1024 * 1024
 _GAP = 16 * 1024
-"""Bytes between two ranges that cost less than another request."""
+"""Largest gap in bytes between two joined ranges: fetching it costs less than another request."""
 
 
 class Range(NamedTuple):
@@ -52,7 +52,7 @@ class Range(NamedTuple):
 
 
 def coalesced(ranges: Iterable[Range], limit: int) -> Iterator[Range]:
-    """Join ranges that follow each other closely in one file, up to `limit` bytes."""
+    """Join consecutive ranges of a file with small gaps into ranges of at most `limit` bytes."""
     joined: Range | None = None
     for one in ranges:
         if joined is None:
@@ -71,9 +71,9 @@ def coalesced(ranges: Iterable[Range], limit: int) -> Iterator[Range]:
 
 
 class Prefetcher(Generic[T]):
-    """Fetches ranges in the background, in order and several at a time; errors surface on read.
+    """Fetches ranges in the background, in order, several at a time. Errors surface on read.
 
-    window: most bytes requested and not yet taken or passed by `advance`; None: no limit, results not kept.
+    window: limit on bytes requested but not yet read or passed by `advance`. None: no limit, drop results.
     """
 
     def __init__(self, fetch: Callable[[Range], T], ranges: Iterable[Range], *, window: int | None) -> None:
@@ -89,7 +89,7 @@ class Prefetcher(Generic[T]):
         self._threads.submit(self._fill)
 
     def take(self, path: str, start: int, stop: int) -> tuple[Range, Future[T]] | None:
-        """Return the request that covers these bytes and drop those before it; None if there is none."""
+        """Return the request that covers bytes [start, stop), or None, and drop the requests before it."""
         with self._lock:
             if not any(one.covers(path, start, stop) for one, _ in self._ahead):
                 return None
@@ -99,7 +99,7 @@ class Prefetcher(Generic[T]):
             return self._ahead[0]
 
     def advance(self) -> None:
-        """Advance the window by one range, for readers that do not take ranges from here."""
+        """Advance the window by one range, for readers that do not call `take`."""
         if self._window is not None:
             with self._lock:
                 if self._ahead:
@@ -112,7 +112,7 @@ class Prefetcher(Generic[T]):
                 self._pop()
 
     def stop(self, *, wait: bool) -> None:
-        """Send no more requests. wait: until those in flight have ended."""
+        """Send no more requests. wait: block until the requests in flight have finished."""
         self._ranges = iter(())
         if self._process == os.getpid():
             self._threads.shutdown(wait=wait, cancel_futures=True)
@@ -154,20 +154,20 @@ class Prefetcher(Generic[T]):
 
 
 class DirectRanges:
-    """Ranges of the files of a store, kept in memory until they are read."""
+    """Byte ranges of a store's files, prefetched into memory."""
 
     def __init__(self, store: RemoteStore) -> None:
         self._store = store
         self._prefetcher: Prefetcher[pa.Buffer] | None = None
 
     def prefetch(self, ranges: Iterable[Range]) -> None:
-        """Fetch these in the background, in order and in large requests, within the window."""
+        """Fetch ranges in the background, in order, joined into large requests."""
         self.close()
         joined = coalesced(ranges, _REQUEST_BYTES)
         self._prefetcher = Prefetcher(lambda one: self._store.read_range(*one), joined, window=_WINDOW_BYTES)
 
     def read(self, path: str, start: int, stop: int) -> pa.Buffer:
-        """Return bytes that were prefetched, or fetch them now."""
+        """Return bytes [start, stop) of a file; fetch them now if they were not prefetched."""
         found = self._prefetcher.take(path, start, stop) if self._prefetcher is not None else None
         if found is None:
             return self._store.read_range(path, start, stop)
@@ -186,14 +186,14 @@ class DirectRanges:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CutFile:
-    """A file in parts, each read as one. digest: of the file. starts: int64 [n]; stop: of the last part."""
+    """A file split into parts. digest: of the file. starts: int64 [n], offsets. stop: last part's end."""
 
     digest: str
     starts: npt.NDArray[np.int64]
     stop: int
 
     def blocks(self, size: int) -> npt.NDArray[np.int64]:
-        """Return the starts of blocks of parts, about `size` bytes at most, and the end of the last block."""
+        """Group parts into blocks of at most `size` bytes or one part. Return block starts, then the end."""
         if not len(self.starts):
             return np.array([0, self.stop], np.int64)
         chosen = [int(self.starts[0])]
@@ -204,10 +204,10 @@ class CutFile:
 
 
 class CachedRanges:
-    """Ranges of a store's files through a disk cache. check: raises PoolCorruptError for corrupt bytes.
+    """Byte ranges of a store's files in a disk cache. check: raises PoolCorruptError for corrupt bytes.
 
-    If the cache can hold everything, a block is about a megabyte, because all of it will be read. If not, a
-    block is the smallest part that is ever read, because the rest would be evicted before it is needed.
+    If the cache can hold all files, a block is about a megabyte, because all of it will be read. If not, a
+    block is one part of a file, because other parts would be evicted before they are needed.
     """
 
     _prefetcher: Prefetcher[str | None] | None = None
@@ -232,7 +232,7 @@ class CachedRanges:
         self._lock = threading.Lock()
 
     def prefetch(self, ranges: Iterable[Range]) -> None:
-        """Fetch the blocks of these in the background, in order, as far as the cache reaches."""
+        """Fetch the blocks of some ranges in the background, in order, without overfilling the cache."""
         self.close()
         # The threads must not keep this object alive: fetching stops when it is garbage-collected.
         fetch, opened = self._blocks.fetch, self._open
@@ -243,7 +243,7 @@ class CachedRanges:
         )
 
     def read(self, path: str, start: int, stop: int) -> pa.Buffer:
-        """Return bytes of one block."""
+        """Return bytes [start, stop) of a file, which must be in one block."""
         block = self._blocks.at(path, start)
         with self._lock:
             file = self._open.get(block)
@@ -256,12 +256,12 @@ class CachedRanges:
         return file.read(start - block.start, stop - start)
 
     def advance(self) -> None:
-        """Advance the prefetch window: the next range is being read, here or in another process."""
+        """Advance the prefetch window by one range, which is being read here or in another process."""
         if self._prefetcher is not None:
             self._prefetcher.advance()
 
     def forget(self, path: str, start: int, stop: int) -> None:
-        """Drop the block of these bytes from memory and disk: they were corrupt."""
+        """Drop the block that contains these corrupt bytes from memory and disk."""
         del stop
         block = self._blocks.at(path, start)
         with self._lock:
@@ -279,7 +279,7 @@ class CachedRanges:
 
 @dataclass(frozen=True, eq=False)
 class _Blocks:
-    """The blocks of files, and how they come into the cache. See `CachedRanges`. size: of a block."""
+    """The blocks of files, see `CachedRanges`. size: limit on the bytes of a block; 0: one part per block."""
 
     store: RemoteStore
     cache: DiskCache
@@ -297,7 +297,7 @@ class _Blocks:
         return Range(path, int(cuts[number]), int(cuts[number + 1]))
 
     def of(self, ranges: Iterable[Range], *, once: bool) -> Iterator[Range]:
-        """Yield the blocks of ranges. once: each block once, and stop after all, as ranges may be endless."""
+        """Yield the blocks of ranges. once: skip repeats; stop after every block (ranges may be endless)."""
         count = sum(len(cuts) - 1 for cuts in self._cuts.values())
         seen: set[Range] = set()
         for one in ranges:
@@ -310,7 +310,7 @@ class _Blocks:
                 seen.add(block)
 
     def fetch(self, block: Range) -> str:
-        """Return the path of a block in the cache, fetched unless it is there."""
+        """Return the path of a block in the cache; fetch the block if it is missing."""
 
         def verified() -> pa.Buffer:
             data = self.store.read_range(*block)
@@ -323,7 +323,7 @@ class _Blocks:
     def open(self, block: Range) -> LocalFile:
         while True:
             path = self.fetch(block)
-            # Another process may have evicted it meanwhile.
+            # Another process may evict the block before it is opened.
             with contextlib.suppress(FileNotFoundError):
                 return LocalFile(path)
 

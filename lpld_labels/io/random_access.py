@@ -1,7 +1,7 @@
-"""Random access to files, local or remote.
+"""Random access to local and remote files.
 
-Only regular local files are opened: a pipe or a device could block for ever or fill the memory. They are
-read, not mapped: truncating a mapped file kills its readers, and mapping is slower than reading a row group.
+Local files must be regular files: a pipe or a device could block forever or fill the memory. They are read,
+not memory-mapped: truncating a mapped file kills its readers, and mapping is slower than reading a row group.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ T = TypeVar("T")
 _RESTORE = "restore this file"
 _ATTEMPTS = 3
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-"""O_NONBLOCK: do not wait for a writer if a pipe has replaced the file meanwhile."""
+"""O_NONBLOCK: do not block if a pipe has replaced the file since it was checked."""
 
 
 def open_regular(path: str | Path) -> tuple[int, int]:
-    """Open a regular file, links followed; return a handle for the caller to close, and the size.
+    """Open a regular file, following symlinks. Return (descriptor, size in bytes); the caller closes it.
 
-    Raises OSError, with the reason in `strerror`, if it is missing or not a regular file.
+    Raises OSError, with the reason in `strerror`, if the file is missing or not regular.
     """
-    # Checked before it is opened: opening a device can have an effect.
+    # Check before opening, because opening a device can have side effects.
     _require_regular(os.stat(path))  # noqa: PTH116  # called for every file that a reader opens
     handle = os.open(path, _FLAGS)
     try:
@@ -42,16 +42,16 @@ def open_regular(path: str | Path) -> tuple[int, int]:
 
 
 def read_regular(path: str | Path, *, most: int) -> bytes:
-    """Return the bytes of a regular file, links followed; OSError also if it has more than `most` bytes."""
+    """Return the content of a regular file, following symlinks. Raises OSError if it exceeds `most` bytes."""
     handle, size = open_regular(path)
     with os.fdopen(handle, "rb") as stream:
         if size > most:
-            raise OSError(errno.EFBIG, f"it has {size} bytes, and {most} are allowed")
+            raise OSError(errno.EFBIG, f"it has {size} bytes, but at most {most} are allowed")
         return stream.read(size)
 
 
 def size_of_regular(path: str | Path) -> int | None:
-    """Return the size of a regular file, links followed, or None if there is none."""
+    """Return the size of a regular file in bytes, following symlinks, or None if it does not exist."""
     try:
         status = os.stat(path)  # noqa: PTH116  # asked for every file of a pool
         _require_regular(status)
@@ -68,18 +68,18 @@ def _require_regular(status: os.stat_result) -> None:
 
 
 class ByteSource(Protocol):
-    """An open file. where: its name in messages. size: in bytes, when it was opened."""
+    """An open file. where: its name for error messages. size: its size in bytes when it was opened."""
 
     where: str
     size: int
 
     def read(self, offset: int, length: int) -> pa.Buffer:
-        """Return exactly these bytes; PoolCorruptError if there are fewer. Threads may share a source."""
+        """Return exactly `length` bytes. Raises PoolCorruptError if the file ends before. Thread-safe."""
         ...
 
     @property
     def forget(self) -> Callable[[int, int], None] | None:
-        """Makes a remote file fetch corrupt bytes [start, stop) again; None for a local file."""
+        """Function that discards corrupt bytes [start, stop) of a remote file before a retry, or None."""
 
 
 class LocalFile:
@@ -92,9 +92,9 @@ class LocalFile:
         self._handle, self.size = open_regular(path)
 
     def read(self, offset: int, length: int) -> pa.Buffer:
-        """Return these bytes in memory of Arrow's pool, which is reused."""
+        """Return the bytes in a buffer from Arrow's memory pool, which reuses memory."""
         if offset + length > self.size:
-            # Before allocating memory.
+            # Check before allocating memory.
             raise _ends_early(self.where, length, max(self.size - offset, 0))
         buffer = pa.allocate_buffer(length)
         view = memoryview(buffer).cast("B")
@@ -116,7 +116,7 @@ class LocalFile:
 
 
 class MemoryFile:
-    """A file whose bytes are in memory."""
+    """An in-memory file."""
 
     forget = None
 
@@ -132,7 +132,7 @@ class MemoryFile:
 
 
 def open_file(path: str) -> ByteSource:
-    """Open a local file; PoolCorruptError if it is missing or not a regular file."""
+    """Open a local file. Raises PoolCorruptError if it is missing or not a regular file."""
     try:
         return LocalFile(path)
     except FileNotFoundError:
@@ -142,7 +142,7 @@ def open_file(path: str) -> ByteSource:
 
 
 def retry_corrupt(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
-    """Return the result of a remote read; corrupt bytes are forgotten and fetched again."""
+    """Return the result of `read`. After a PoolCorruptError, call `forget` and retry, in all 3 attempts."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return read()
@@ -153,5 +153,5 @@ def retry_corrupt(read: Callable[[], T], forget: Callable[[], None] = lambda: No
 
 def _ends_early(where: str, expected: int, got: int) -> PoolCorruptError:
     return PoolCorruptError(
-        "file ends early", where=where, expected=f"{expected} bytes more", got=got, hint=_RESTORE
+        "file ends early", where=where, expected=f"{expected} more bytes", got=got, hint=_RESTORE
     )

@@ -1,4 +1,4 @@
-"""Read, list and write files below an address, with fsspec's clients or our own for web servers."""
+"""Read, list and write files below an address, with an fsspec client or our own HTTP client."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ from lpld_labels.io.retry import (
 T = TypeVar("T")
 
 PIECE_BYTES = 8 * 1024 * 1024
-"""Files are read in pieces of this size."""
+"""Size of the pieces in which a file is streamed."""
 _PIECES_AHEAD = 4
 PART_BYTES = 16 * 1024 * 1024
 _MOST_PARTS = 9000
-"""S3 takes 10,000."""
+"""Limit on the parts of an upload; S3 allows 10,000."""
 DIGEST = "sha256"
-"""Key of a file's digest in its S3 metadata."""
+"""Key of a file's SHA-256 in its S3 metadata."""
 _S3, _HTTP = ("s3", "s3a"), ("http", "https")
 _ENVIRONMENT = ("AWS_", "FSSPEC_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _SIGNED_SECONDS = 3600
 _SIGNED_USE = 600
-"""Seconds to use a signed URL: the credentials that signed it may expire before the URL."""
+"""Seconds to reuse a signed URL: the credentials that signed it may expire before the URL."""
 _REFUSALS = 3
-"""Stop signing after so many refusals in a row."""
+"""Stop using signed URLs after this many refusals in a row."""
 
 
 class PreconditionError(StoreError):
-    """A conditional write found another file than expected."""
+    """A conditional write failed, because the file is not in the expected state."""
 
 
 class RemoteStore:
-    """The files below an address. Picklable, fork-safe and thread-safe.
+    """The files below an address. Picklable, fork-safe and thread-safe. timeout: in seconds.
 
-    shown: without secrets. conditional: has conditional writes. lists: can list files. timeout: seconds.
+    shown: address without secrets. conditional: supports conditional writes. lists: can list files.
     """
 
     def __init__(self, address: str) -> None:
@@ -68,13 +68,13 @@ class RemoteStore:
         self.lists = self.scheme not in _HTTP
 
     def at(self, path: str) -> str:
-        """Return the address of a file without secrets, for messages."""
+        """Return the address of a file, without secrets, for messages."""
         return f"{self.shown.partition('?')[0]}/{path}" if path else self.shown
 
     # Reading
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
-        """Return a file, or its first `limit` bytes. Raises FileNotFoundError."""
+        """Return the content of a file, or its first `limit` bytes. Raises FileNotFoundError."""
         return self._do(path, lambda client, place: bytes(client.system.cat_file(place, start=0, end=limit)))
 
     def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
@@ -87,7 +87,7 @@ class RemoteStore:
         return self._do(path, get)
 
     def pieces(self, path: str, size: int) -> Iterator[pa.Buffer]:
-        """Yield a file of known size piece by piece, and prefetch the next ones."""
+        """Yield a file of `size` bytes in pieces, and prefetch the next pieces."""
         pending: deque[Future[pa.Buffer]] = deque()
         with ThreadPoolExecutor(_PIECES_AHEAD, thread_name_prefix="pieces") as threads:
             try:
@@ -102,7 +102,7 @@ class RemoteStore:
                 threads.shutdown(cancel_futures=True)
 
     def sizes(self) -> dict[str, int]:
-        """Return the size of every file below the address, by path; nothing if the store cannot list."""
+        """Map the path of every file below the address to its size in bytes; {} if the store cannot list."""
         if not self.lists:
             return {}
 
@@ -125,7 +125,7 @@ class RemoteStore:
     def put(
         self, path: str, data: bytes, *, digest: str | None = None, condition: Mapping[str, str] | None = None
     ) -> None:
-        """Write or replace a file. digest: hex SHA-256 for the store to check. condition: S3's parameters."""
+        """Write or replace a file. digest: hex SHA-256 for S3 to verify. condition: S3 request parameters."""
         if not self.conditional:
             self.require_writable()
             self._do(path, lambda client, place: client.system.pipe_file(place, data))
@@ -138,12 +138,12 @@ class RemoteStore:
         try:
             self.call(path, "put_object", Body=data, **checksum, **condition)
         except PreconditionError:
-            # The file may be ours, from an attempt whose answer was lost.
+            # An earlier attempt may have written the file although its response was lost.
             if "IfNoneMatch" not in condition or self.read(path) != data:
                 raise
 
     def create(self, path: str, data: bytes, *, digest: str | None = None) -> None:
-        """Write a new file; PreconditionError if it exists. Without conditional writes, writers may race."""
+        """Write a new file. Raises PreconditionError if it exists. Writers may race, except on S3."""
         if not self.conditional:
             self.require_writable()
             if self._do(path, lambda client, place: bool(client.system.exists(place))):
@@ -151,9 +151,9 @@ class RemoteStore:
         self.put(path, data, digest=digest, condition={"IfNoneMatch": "*"})
 
     def replace(self, path: str, data: bytes, *, old: bytes) -> None:
-        """Replace a file that has these bytes; PreconditionError if it has others."""
+        """Replace a file whose content is `old`. Raises PreconditionError if its content differs."""
         try:
-            # Order matters: the tag must not be newer than the bytes that are compared.
+            # Order matters: the ETag must not be newer than the content that is compared.
             tag = str(self.call(path, "head_object")["ETag"]) if self.conditional else ""
             found = self.read(path)
         except FileNotFoundError:
@@ -163,10 +163,10 @@ class RemoteStore:
         self.put(path, data, condition={"IfMatch": tag})
 
     def send(self, path: str, size: int, pieces: Iterable[bytes | pa.Buffer], *, digest: str) -> None:
-        """Write or replace a file that may be too large for memory, in parts if the store can.
+        """Write or replace a file that may not fit into memory; S3 gets large files in parts.
 
-        After an error, also one of `pieces`, the old file is still there. size: bytes of all pieces.
-        digest: their hex SHA-256, stored with the file if the store can.
+        If an error occurs, also in `pieces`, the old file is kept. size: total bytes of the pieces.
+        digest: hex SHA-256 of the content, which S3 stores with the file.
         """
         if size <= PART_BYTES:
             self.put(path, b"".join(map(memoryview, pieces)), digest=digest)
@@ -176,7 +176,7 @@ class RemoteStore:
             self._stream(path, pieces)
 
     def unfinished(self) -> list[tuple[str, str]]:
-        """Return unfinished uploads in parts: (path, S3's upload id)."""
+        """Return unfinished multipart uploads as (path, upload id)."""
 
         def find(client: Client, place: str) -> list[tuple[str, str]]:
             bucket, prefix, _ = client.system.split_path(place)
@@ -187,7 +187,7 @@ class RemoteStore:
         return self._do("", find)
 
     def abort_uploads(self) -> None:
-        """Delete the parts of unfinished uploads below the address."""
+        """Abort unfinished multipart uploads below the address, and so delete their parts."""
         for path, upload in self.unfinished() if self.conditional else ():
             with contextlib.suppress(StoreError, FileNotFoundError):
                 self.call(path, "abort_multipart_upload", UploadId=upload)
@@ -208,12 +208,12 @@ class RemoteStore:
                 self._do(path, lambda client, place: client.system.rm_file(place))
 
     def require_writable(self) -> None:
-        """Refuse web servers."""
+        """Raise StoreError for web servers, which are read-only."""
         if self.scheme in _HTTP:
-            raise StoreError("cannot be written to", where=self.shown, hint="write to s3:// or a directory")
+            raise StoreError("web servers are read-only", where=self.shown, hint="use s3:// or a directory")
 
     def _stream(self, path: str, pieces: Iterable[bytes | pa.Buffer]) -> None:
-        """Write a file piece by piece, in one attempt."""
+        """Write a file piece by piece, without retries."""
         self.require_writable()
 
         def write(client: Client, place: str) -> None:
@@ -242,7 +242,7 @@ class RemoteStore:
         try:
             self.call(path, "complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": tags})
         except FileNotFoundError:
-            # An attempt whose answer was lost may have succeeded.
+            # An earlier attempt may have succeeded although its response was lost.
             if self.digest(path) != digest:
                 raise
 
@@ -258,7 +258,7 @@ class RemoteStore:
             if "Body" in options and _differs(answer, options["Body"]):
                 if method == "put_object":
                     client.system.rm_file(place)
-                raise ShortReadError("the store has other bytes than were sent")
+                raise ShortReadError("stored bytes differ from those sent")
             return answer
 
         return self._do(path, call)
@@ -272,18 +272,18 @@ class RemoteStore:
         return retry(attempt, where=self.at(path), attempts=attempts)
 
     def _other_file(self, path: str) -> PreconditionError:
-        return PreconditionError("another file is here", where=self.at(path))
+        return PreconditionError("another writer created, changed or deleted this file", where=self.at(path))
 
 
 def _differs(answer: dict[str, Any], data: bytes) -> bool:
-    """Whether S3 reports other bytes; it reports nothing for files that it encrypts with a key."""
+    """Return whether the ETag differs from the data's MD5; False if it is not an MD5 (KMS encryption)."""
     tag = str(answer.get("ETag", "")).strip('"')
     plain = answer.get("ServerSideEncryption") in (None, "AES256") and len(tag) == 32
     return plain and tag != hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def _parts(pieces: Iterable[bytes | pa.Buffer], size: int) -> Iterator[bytes]:
-    """Join pieces to parts of at least `size` bytes; the last may be shorter."""
+    """Join pieces into parts of at least `size` bytes; the last part may be shorter."""
     held: list[bytes | pa.Buffer] = []
     count = 0
     for piece in pieces:
@@ -300,9 +300,9 @@ def _parts(pieces: Iterable[bytes | pa.Buffer], size: int) -> Iterator[bytes]:
 
 
 class Client:
-    """system: the file system for everything but ranges, one of fsspec's or `HttpFiles`.
+    """A client of a store. system: an fsspec file system or `HttpFiles`.
 
-    Ranges of s3:// are plain requests to signed URLs, which take a third of the client's work.
+    Ranges of s3:// files are read through signed URLs, with a third of the overhead of fsspec's client.
     """
 
     def __init__(self, address: str, scheme: str, timeout: float) -> None:
@@ -312,7 +312,7 @@ class Client:
         self._refusals = 0
 
     def read_range(self, place: str, start: int, stop: int) -> pa.Buffer:
-        """Return bytes of a file, or fewer; raises the client's own errors."""
+        """Return bytes [start, stop) of a file, or fewer. Raises the client's own errors."""
         if hasattr(self.system, "read_range"):
             data: pa.Buffer = self.system.read_range(place, start, stop)
             return data
@@ -331,7 +331,7 @@ class Client:
         return pa.py_buffer(self.system.cat_file(place, start=start, end=stop))
 
     def _url(self, place: str) -> str:
-        """Return a signed URL of a file; signing takes no request."""
+        """Return a signed URL of a file. Signing sends no request."""
         until, url = self._signed.get(place, (0.0, ""))
         now = time.monotonic()
         if now > until:
@@ -349,7 +349,7 @@ def _forget_clients() -> None:
     global _lock  # noqa: PLW0603  # the parent may hold it at the moment of the fork
     _lock = threading.Lock()
     _clients.clear()
-    # Older releases of fsspec (2025.3 is one) would wait for a loop whose thread is the parent's.
+    # Older releases of fsspec (e.g. 2025.3) would wait for an event loop that only the parent runs.
     if (loops := sys.modules.get("fsspec.asyn")) is not None:
         loops.reset_lock()
 
@@ -358,7 +358,7 @@ os.register_at_fork(after_in_child=_forget_clients)
 
 
 def client_of(address: str, scheme: str, timeout: float) -> Client:
-    """Return the client for an address, shared by addresses of a kind while the environment is the same."""
+    """Return the client for an address, cached by scheme, host, timeout and environment variables."""
     settings = tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(_ENVIRONMENT)))
     host = "" if scheme in _S3 + _HTTP else urlsplit(address).netloc
     with _lock:
@@ -369,7 +369,7 @@ def client_of(address: str, scheme: str, timeout: float) -> Client:
 
 
 def _http_files(timeout: float) -> Any:
-    # Reading local pools must not load HTTP and TLS.
+    # Reading local pools must not import HTTP and TLS modules.
     from lpld_labels.io.http_files import HttpFiles
 
     return HttpFiles(timeout)
@@ -384,7 +384,7 @@ def _open(address: str, scheme: str, timeout: float) -> Any:
 
         if extra is None:
             return fsspec.core.url_to_fs(address, skip_instance_cache=True)[0]
-        # `retry` counts attempts, and listings are never cached.
+        # Retries are left to `lpld_labels.io.retry`; cached listings would hide new files.
         wait = {"connect_timeout": timeout, "read_timeout": timeout, "retries": {"total_max_attempts": 1}}
         connections = {"max_pool_connections": REQUESTS_AT_ONCE, "signature_version": "s3v4"}
         system = fsspec.filesystem(
@@ -398,9 +398,9 @@ def _open(address: str, scheme: str, timeout: float) -> Any:
         ) from None
     except ValueError:
         raise InvalidArgumentError(
-            "no client opens such an address",
+            "unsupported kind of address",
             where=redact(address),
-            expected="s3://, https://, or what an installed fsspec client opens",
+            expected="s3://, https://, or a scheme of an installed fsspec client",
             got=f"{scheme}://",
         ) from None
     return system

@@ -1,7 +1,7 @@
 """Retry requests, and describe permanent failures.
 
 Clients raise their own errors, often chained. They are classified by status code and class name, so that no
-client has to be imported. Clients' own retries are off: they would not notice wrong bytes in an answer.
+client has to be imported. Clients do not retry by themselves: they would miss wrong bytes in a response.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ _LONGEST = 200
 
 
 class ShortReadError(OSError):
-    """A server sent fewer or more bytes than it was asked for."""
+    """A server sent or stored the wrong bytes."""
 
 
 def request_timeout() -> float:
-    """Return the seconds without a connection or a byte after which a request has failed."""
+    """Return the timeout of requests: seconds without a connection or without data."""
     text = os.environ.get(TIMEOUT_VARIABLE, "")
     try:
         timeout = float(text or _TIMEOUT)
     except ValueError:
         timeout = 0.0
     if not timeout > 0:
-        raise InvalidArgumentError("not a time-out", where=TIMEOUT_VARIABLE, expected="seconds", got=text)
+        raise InvalidArgumentError("bad timeout", where=TIMEOUT_VARIABLE, expected="seconds > 0", got=text)
     return timeout
 
 
 def retry(request: Callable[[], T], *, where: str, attempts: int = ATTEMPTS) -> T:
-    """Send a request, again while its failures are transient, and return its result.
+    """Send a request and return its result; retry after transient errors.
 
-    Raises FileNotFoundError if there is no such file, and StoreError otherwise. where: for messages.
+    Raises FileNotFoundError if the file does not exist, StoreError otherwise. where: address for messages.
     """
     for attempt in range(1, attempts + 1):
         try:
@@ -81,7 +81,7 @@ def retry(request: Callable[[], T], *, where: str, attempts: int = ATTEMPTS) -> 
         except LabelPoolError:
             raise
         except Exception as error:  # noqa: BLE001  # every client has its own exceptions
-            # A missing bucket is a mistake in the address, and no missing file.
+            # A missing bucket is a mistake in the address, not a missing file.
             missing = isinstance(error, FileNotFoundError) or status_of(error) in (404, 410)
             if missing and code_of(error) != "NoSuchBucket":
                 raise FileNotFoundError(where) from None
@@ -89,9 +89,9 @@ def retry(request: Callable[[], T], *, where: str, attempts: int = ATTEMPTS) -> 
                 problem, hint = _diagnosis(error)
                 tried = f" (tried {attempt} times)" if attempt > 1 else ""
                 raise StoreError(f"{problem}{tried}", where=where, hint=hint) from None
-            log.info("%s: %s, trying again", where, type(error).__name__)
+            log.info("%s: %s, retrying", where, type(error).__name__)
         pause = min(_FIRST_PAUSE * 2 ** (attempt - 1), _LONGEST_PAUSE)
-        # Randomised, so that clients do not retry all at once.
+        # Add jitter, so that clients do not all retry at once.
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # no secret
     raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -110,25 +110,25 @@ def _names(error: BaseException) -> set[str]:
 
 
 def _answer(error: BaseException) -> dict[str, Any]:
-    """Return the answer that botocore keeps in its errors, if there is one."""
+    """Return the response stored in a botocore error, or {}."""
     responses = (getattr(link, "response", None) for link in _chain(error))
     return next((response for response in responses if isinstance(response, dict)), {})
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of an error, if it has one."""
+    """Return the HTTP status of an error, or None."""
     found = [_answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")]
     found += [getattr(link, "status", None) for link in _chain(error)]
     return next((status for status in found if isinstance(status, int)), None)
 
 
 def code_of(error: BaseException) -> str:
-    """Return S3's code of an error, or nothing."""
+    """Return the S3 error code of an error, or an empty string."""
     return str(_answer(error).get("Error", {}).get("Code", ""))
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed later."""
+    """Return whether the same request may succeed later."""
     status = status_of(error)
     if status is not None:
         return status in _TRANSIENT_STATUS or code_of(error) in _TRANSIENT_CODES
@@ -147,17 +147,17 @@ def _diagnosis(error: BaseException) -> tuple[str, str]:
     text = " ".join(without_secrets(str(error)).split())[:_LONGEST]
     said = f"{code or status}: {text}" if code or status else text
     denied = status in (401, 403) or isinstance(error, PermissionError)
-    where_set = "set them where clients look, e.g. AWS_ACCESS_KEY_ID or ~/.aws"
-    ranges = "range requests are needed here: copy the pool (lpld-labels copy) and use the copy"
-    slow = f"try again, or allow more time ({TIMEOUT_VARIABLE}, in seconds)"
+    where_set = "set them, e.g. in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws"
+    ranges = "try again, or copy the pool (lpld-labels copy) and read the copy"
+    slow = f"try again, or set a longer timeout ({TIMEOUT_VARIABLE}, in seconds)"
     cases = (
         (names & _CREDENTIALS, "no credentials found", where_set),
-        (code == "NoSuchBucket", "there is no such bucket", "check its name, region and endpoint"),
-        (denied, "access is denied", "check the credentials, and what they allow here"),
-        (status in (405, 501), "the server does not allow this", "write to a store that takes uploads"),
+        (code == "NoSuchBucket", "bucket does not exist", "check its name, region and endpoint"),
+        (denied, "access is denied", "check the credentials and their permissions"),
+        (status in (405, 501), "the server does not allow this", "write to a store that accepts uploads"),
         (names & _UNREACHABLE_NAMES, "the server cannot be reached", "check the address and the network"),
-        ("TimeoutError" in names, "the server does not answer", slow),
+        ("TimeoutError" in names, "the server does not respond", slow),
         (isinstance(error, ShortReadError), text, ranges),
-        (True, f"the store failed: {said or type(error).__name__}", "try again"),
+        (True, f"request failed: {said or type(error).__name__}", "try again"),
     )
     return next((problem, hint) for applies, problem, hint in cases if applies)

@@ -1,4 +1,4 @@
-"""Local files: atomic writes, durable renames, and refusals of links."""
+"""Local files: atomic writes, durable renames, and checks for symlinks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEMPORARY = ".tmp-"
 
 @contextlib.contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Turn errors of the operating system while writing into a PoolWriteError."""
+    """Convert an OSError raised while writing into a PoolWriteError."""
     try:
         yield
     except OSError as error:
@@ -40,7 +40,7 @@ def write_errors(path: Path) -> Iterator[None]:
 
 
 def fsync(path: Path) -> None:
-    """Make a file's bytes, or a directory's entries, survive a power cut."""
+    """Flush a file's content, or a directory's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -49,7 +49,7 @@ def fsync(path: Path) -> None:
 
 
 def write_durably(path: Path, *parts: bytes | memoryview) -> None:
-    """Write a new file and make its bytes survive a power cut; its name may not."""
+    """Write a file and flush its content to disk, but not its directory entry."""
     with path.open("wb") as stream:
         stream.writelines(parts)
         stream.flush()
@@ -57,7 +57,7 @@ def write_durably(path: Path, *parts: bytes | memoryview) -> None:
 
 
 class DigestingFile(io.BufferedWriter):
-    """A new file, digested while it is written, and durable once closed. size: bytes written so far."""
+    """A file that is hashed while it is written, and flushed to disk on exit. size: bytes written so far."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path, "w"))
@@ -84,9 +84,9 @@ class DigestingFile(io.BufferedWriter):
 
 
 def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None = None) -> None:
-    """Write a file so that readers see either the old bytes or all new ones.
+    """Write a file atomically: readers see either the old content or all of the new content.
 
-    within: directory on the same file system for the temporary file, which a crash may leave there.
+    within: directory for the temporary file, on the same file system. A crash may leave the file there.
     """
     _refuse_devices(path)
     temporary = (within or path.parent) / f"{TEMPORARY}{uuid.uuid4().hex}"
@@ -95,7 +95,7 @@ def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None
             write_durably(temporary, *parts)
             temporary.replace(path)
         except BaseException:
-            # The first error says more than a failure to delete.
+            # A failed cleanup must not hide the original error.
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
@@ -103,7 +103,7 @@ def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None
 
 
 def _refuse_devices(path: Path) -> None:
-    # Other problems surface on writing.
+    # Writing reports all other errors.
     with contextlib.suppress(OSError):
         mode = path.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
@@ -111,18 +111,18 @@ def _refuse_devices(path: Path) -> None:
 
 
 def refuse_links(paths: Iterable[Path]) -> None:
-    """Refuse symbolic links: writing or deleting behind them would change the files of others."""
+    """Refuse symlinks: writing or deleting through them would change files outside the pool."""
     for path in paths:
         if os.path.islink(path):  # noqa: PTH114  # False without permission; writing then fails
             raise PoolConflictError(
-                "a link stands where a pool has its own files",
+                "path is a symlink, but a pool needs a file or directory of its own here",
                 where=path,
-                hint="delete the link, or choose another path",
+                hint="delete the symlink, or choose another path",
             )
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename durably within one file system."""
+    """Rename within one file system, and flush both parent directories to disk."""
     with write_errors(target):
         source.replace(target)
         fsync(target.parent)
@@ -130,11 +130,11 @@ def move(source: Path, target: Path) -> None:
 
 
 def refuse_links_out(root: str, paths: Sequence[str]) -> None:
-    """Refuse files whose links, or whose folders' links, lead out of a directory."""
+    """Refuse files whose path leads outside `root` through a symlink. paths: relative to `root`."""
     top = os.path.realpath(root)
     folders = {path.rsplit("/", 1)[0] for path in paths if "/" in path}
     known = {f"{root}/{path}" for path in (*paths, *folders)}
-    # Resolving each file would take longer than the rest of opening a pool.
+    # List each folder once: resolving every file would take longer than the rest of opening a pool.
     for folder in ("", *sorted(folders)):
         try:
             with os.scandir(f"{root}/{folder}".rstrip("/")) as entries:
@@ -145,7 +145,7 @@ def refuse_links_out(root: str, paths: Sequence[str]) -> None:
         for place in links:
             if not os.path.realpath(place).startswith(top + os.sep):
                 raise PoolCorruptError(
-                    "file of the pool is a link to somewhere else",
+                    "symlink leads outside the pool",
                     where=place,
-                    hint="replace the link by the file itself",
+                    hint="replace the symlink with a copy of its target",
                 )

@@ -1,7 +1,7 @@
-"""Parquet files of a pool, read by Arrow after their footer was compared with the manifest's digest.
+"""Read the Parquet files of a pool with Arrow, after comparing their footers with the manifest's digests.
 
-Arrow verifies the checksum of every page that it decodes. Never ask it for the column chunks of a footer that
-may be damaged (`metadata.row_group(i).column(j)`), which can kill the process.
+Arrow verifies the checksum of every page that it decodes. Never call `metadata.row_group(i).column(j)` for a
+footer that may be damaged: this can crash the process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RESTORE = "restore this file"
 class VerifiedParquet:
     """One Parquet file of a pool. Opening verifies its footer; reading verifies the pages it decodes.
 
-    schema: columns it must have. starts: int64 [groups + 1], first row of each row group, and the row count.
+    schema: required columns. starts: int64 [groups + 1], first row of each row group, then the row count.
     """
 
     def __init__(self, file: ByteSource, entry: FileEntry, schema: pa.Schema) -> None:
@@ -49,12 +49,12 @@ class VerifiedParquet:
         return len(self.starts) - 1
 
     def group_of(self, row: int, rows: int) -> tuple[int, int]:
-        """Return the row group that holds rows [row, row + rows) and where in it they start."""
+        """Return the row group that contains rows [row, row + rows), and the offset of `row` in it."""
         group = int(self.groups_of(np.array([row]), np.array([rows]))[0])
         return group, row - int(self.starts[group])
 
     def groups_of(self, first: Numbers, rows: npt.NDArray[np.integer[Any]]) -> Numbers:
-        """Return the row groups that hold rows [first, first + rows), for many spans: int64 [n]."""
+        """Return the row group that contains rows [first, first + rows), for each of n spans: int64 [n]."""
         groups = np.searchsorted(self.starts, first, side="right") - 1
         inside = (first >= 0) & (groups + 1 < len(self.starts))
         inside[inside] = (first + rows)[inside] <= self.starts[groups[inside] + 1]
@@ -69,14 +69,14 @@ class VerifiedParquet:
         return groups
 
     def read(self, group: int, columns: list[str] | None = None) -> pa.Table:
-        """Return a row group, or some of its columns; others are not read."""
+        """Return a row group. columns: names of the columns to read; None: all."""
         expected = int(self.starts[group + 1] - self.starts[group])
         if expected == 0:
             return self.schema.empty_table().select(columns or self.schema.names)
         table = self._retried(lambda: self._decoded(group, columns))
         if table.num_rows != expected:
             raise PoolCorruptError(
-                f"row group {group} has the wrong length",
+                f"row group {group} has the wrong number of rows",
                 where=self.where,
                 expected=expected,
                 got=table.num_rows,
@@ -98,7 +98,7 @@ class VerifiedParquet:
                 pa.PythonFile(_Stream(self._file), "r"),
                 metadata=footer_metadata(footer),
                 page_checksum_verification=True,
-                # One request for a row group of a remote file.
+                # Fetch a row group of a remote file with one request.
                 pre_buffer=self._file.forget is not None,
             )
             found = parquet.schema_arrow
@@ -107,7 +107,7 @@ class VerifiedParquet:
             raise PoolCorruptError(problem, where=self.where) from None
         if not found.equals(self.schema):
             raise PoolCorruptError(
-                "columns differ from the format",
+                "columns differ from the pool format",
                 where=self.where,
                 expected=self.schema.names,
                 got=[name[:40] for name in found.names[:40]],
@@ -119,7 +119,7 @@ class VerifiedParquet:
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         if sum(counts) != entry.rows or metadata.num_rows != entry.rows or min(counts, default=0) < 0:
             raise PoolCorruptError(
-                "row groups do not add up", where=self.where, expected=entry.rows, got=sum(counts)
+                "row count differs from the manifest", where=self.where, expected=entry.rows, got=sum(counts)
             )
         if max(counts, default=0) > MAX_GROUP_ROWS:
             raise PoolCorruptError(
@@ -143,7 +143,7 @@ class VerifiedParquet:
 
 
 class _Stream(io.RawIOBase):
-    """A file as a Python stream, for Arrow."""
+    """A file wrapped as a Python stream, for Arrow."""
 
     def __init__(self, file: ByteSource) -> None:
         self._file = file
@@ -167,11 +167,11 @@ class _Stream(io.RawIOBase):
 
 def _verified_footer(file: ByteSource, entry: FileEntry) -> bytes:
     if entry.footer_bytes is None or entry.bytes > file.size:
-        raise PoolCorruptError("file is shorter than its footer", where=file.where, hint=_RESTORE)
+        raise PoolCorruptError("file is shorter than the manifest says", where=file.where, hint=_RESTORE)
     footer = file.read(entry.bytes - entry.footer_bytes, entry.footer_bytes).to_pybytes()
     if bytes_digest(footer) != entry.footer_digest:
         raise PoolCorruptError(
-            "footer differs from the manifest's digest",
+            "footer does not match its digest in the manifest",
             where=file.where,
             expected=f"SHA-256 {str(entry.footer_digest)[:12]}...",
             got=f"{bytes_digest(footer)[:12]}...",

@@ -42,7 +42,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("inspect s4://bucket/pool", 1, "s4://bucket/pool"),
     ("inspect https://[::1/pool", 1, "invalid address"),
     ("inspect file:///x%00y", 1, "NUL"),
-    ("inspect file://elsewhere/pool", 1, "another machine"),
+    ("inspect file://elsewhere/pool", 1, "another host"),
     # report
     ("report pool", 2, "Missing option '--out'"),
     ("report pool part0 --out new.html", 2, "--out requires a single pool"),

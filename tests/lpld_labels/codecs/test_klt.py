@@ -242,7 +242,7 @@ def test_more_classes_than_rows() -> None:
     assert halves(blocks).for_fidelity(0.9, temperature=20).dimensions <= 20
     # Noise in 300 directions cannot be learnt from 20 rows.
     noisy = [np.random.default_rng(s).normal(0, 2, (20, 300)).astype(np.float16) for s in range(2)]
-    with pytest.raises(InvalidArgumentError, match=r"cannot keep that much.*at most"):
+    with pytest.raises(InvalidArgumentError, match=r"cannot reach this fidelity.*at most"):
         halves(noisy).for_fidelity(0.9, temperature=20)
     with pytest.raises(InvalidArgumentError, match="too few"):
         KltFitter(fit=[make_logits(1, 10)], tune=[make_logits(1, 10)[:0]], rows=1, batch_size=1)

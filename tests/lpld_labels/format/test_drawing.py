@@ -156,5 +156,5 @@ def test_a_batch_that_an_epoch_does_not_have_and_other_bad_numbers() -> None:
             draw(augmentation(), batch=batch)
     with pytest.raises(InvalidArgumentError, match="batch size"):
         batches_per_epoch(10, 0)
-    with pytest.raises(InvalidArgumentError, match="seed or place"):
+    with pytest.raises(InvalidArgumentError, match="seed or key"):
         draw(augmentation(), seed=-1)

@@ -34,8 +34,8 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Res
 
 @pytest.mark.usefixtures("s3")
 def test_missing_buckets_and_unknown_kinds_of_addresses(line: Line) -> None:
-    assert "there is no such bucket" in line("inspect", "s3://no-such-bucket-anywhere/pool")
-    assert "no client opens such an address" in line("inspect", "nosuch://bucket/pool")
+    assert "bucket does not exist" in line("inspect", "s3://no-such-bucket-anywhere/pool")
+    assert "unsupported kind of address" in line("inspect", "nosuch://bucket/pool")
 
 
 @pytest.mark.usefixtures("s3")

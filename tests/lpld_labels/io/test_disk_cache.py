@@ -57,7 +57,7 @@ def test_one_caller_makes_an_entry_while_others_wait(tmp_path: Path) -> None:
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PoolWriteError, match="the cache cannot be written"):
+    with pytest.raises(PoolWriteError, match="cannot write to the cache"):
         DiskCache(tmp_path / "file" / "cache").get("name", 0, lambda: [b""])
 
 

@@ -87,9 +87,9 @@ def test_bytes_come_as_they_are(server: str) -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("whole", "ranges of"),
+        ("whole", "range requests"),
         ("other-place", "asked for"),
-        ("packed", "ranges of"),
+        ("packed", "range requests"),
         ("busy", "503"),
         ("half", "IncompleteRead"),
     ],

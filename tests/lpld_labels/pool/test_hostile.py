@@ -107,7 +107,7 @@ def test_an_index_of_millions_of_rows(path: Path) -> None:
     # The manifest says little, the file has much.
     pool.entry("batches")["rows"] = pool.manifest["counts"]["batches"] = index.num_rows
     pool.save(path)
-    _refused(path, "batches-", "row groups do not add up")
+    _refused(path, "batches-", "row count differs from the manifest")
 
 
 def test_an_image_table_of_millions_of_rows(path: Path) -> None:

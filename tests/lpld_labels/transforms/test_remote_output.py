@@ -62,7 +62,7 @@ def test_there_and_back(pool: Path, bucket: str, tmp_path: Path, http: FileServe
     copy_pool(http.add(pool, tmp_path.name), tmp_path / "from_http")
     assert check_pool(tmp_path / "from_http").whole
     assert copy_pool(pool, put_pool(s3, bucket, pool)).files == 0
-    with pytest.raises(StoreError, match="cannot be written to"):
+    with pytest.raises(StoreError, match="web servers are read-only"):
         copy_pool(pool, f"{http.url}/new")
 
 
@@ -237,7 +237,7 @@ def test_cards_are_written_to_addresses(
     copy_pool(other, address, overwrite=True)
     assert "README.md" not in store.sizes()
     served = http.add(pool, pool.parent.name)
-    assert "cannot be written to" in cli("inspect", served, "--card").stderr
+    assert "web servers are read-only" in cli("inspect", served, "--card").stderr
 
 
 # Interrupted
