@@ -128,9 +128,9 @@ def test_a_cluster_without_room(cluster: TwoNodes) -> None:
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("127.0.0.1:1", "127.0.0.1:1: no Ray cluster answers: .*refused"),
+        ("127.0.0.1:1", "127.0.0.1:1: cannot connect to a Ray cluster: .*refused"),
         ("head", "not the address of a Ray cluster .*got head"),
-        ("ray://head:10001", "no Ray cluster answers"),
+        ("ray://head:10001", "cannot connect to a Ray cluster"),
     ],
 )
 def test_an_address_where_nothing_listens(address: str, message: str) -> None:
