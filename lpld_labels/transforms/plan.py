@@ -204,12 +204,12 @@ def image_bytes(folder: str | Path, images: ImageTable) -> int:
 
 
 def _fidelities(name: str, minimum: float) -> list[float | None]:
-    """Return what a codec is fitted to, one row of the plan each."""
+    """Return the fidelities to fit a codec to, one plan row each; [None] if it is not a fitted codec."""
     return [*sorted({*FIDELITIES, minimum}, reverse=True)] if codec_kind(name).fitted else [None]
 
 
 class _Planner:
-    """Makes the rows of a plan on one sample. smallest: bytes of one batch where not even that fits."""
+    """Makes the rows of a plan from one sample. smallest: fewest bytes of one batch, if none fits."""
 
     def __init__(self, sample: LabelSample, settings: PlanSettings) -> None:
         self._sample, self._pool, self._settings = sample, sample.pool, settings

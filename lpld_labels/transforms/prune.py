@@ -124,7 +124,7 @@ class PrunePlan:
 
 
 def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress | None = None) -> PrunePlan:
-    """Decide which batches stay: complete ones, unless there are none. Only metrics read labels, all once.
+    """Decide which batches stay; incomplete ones only if there are no others. Only metrics read labels.
 
     progress: called with (done, total) batches while metrics are computed.
     """
