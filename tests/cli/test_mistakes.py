@@ -85,7 +85,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("copy nowhere out", 1, "not a label pool"),
     ("copy pool pool/copy", 1, "the output is inside an input"),
     ("copy bare out --image pictures", 2, "Did you mean '--images'"),
-    ("copy bare out --images images", 1, "image 0 of the labelled images is missing"),
+    ("copy bare out --images images", 1, "labelled image 0 is missing"),
     ("copy bare pictures/packed --images pictures", 1, "choose a path beside it"),
     ("copy bare out --unpack", 1, "the pool does not carry its images"),
     ("copy packed packed/images --unpack", 1, "the output is inside an input"),
