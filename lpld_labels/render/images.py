@@ -209,7 +209,7 @@ class FolderImages:
         path = self.root / self.table.paths[row]
         if not path.is_file():
             raise ImageMismatchError(
-                f"labelled image {row} is missing",
+                f"image {row} of the labelled images is missing",
                 where=path,
                 hint="give the image folder that the pool was built from",
             )

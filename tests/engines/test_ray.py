@@ -120,7 +120,7 @@ def test_a_cluster_without_room(cluster: TwoNodes) -> None:
     asked = RaySettings(address=cluster.address, gpus_per_task=1)
     with (
         RayExecutor(asked) as engine,
-        pytest.raises(ClusterError, match=r"room for a task \(expected 1 CPU, 1 GPU, got 3 CPU"),
+        pytest.raises(ClusterError, match=r"resources for a task \(expected 1 CPU, 1 GPU, got 3 CPU"),
     ):
         engine.run(job(Path(), [1], 1))
 
