@@ -27,7 +27,7 @@ class Worker(Protocol[Task_contra]):
     """Runs tasks one after the other."""
 
     def do(self, task: Task_contra, *, again: bool) -> Steps:
-        """Run a task; count units sealed earlier too. again: a lost worker may have sealed part of it."""
+        """Run a task; also count units sealed earlier. again: a lost worker may have sealed part of it."""
         ...
 
 
@@ -109,7 +109,7 @@ class Executor(ABC):
 
     @abstractmethod
     def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
-        """Run all tasks; return their return values except None, in order of completion.
+        """Run all tasks. Return what they returned, without None, in order of completion.
 
         If a task fails or Ctrl-C is pressed, the other workers save their work before the error is raised.
         """

@@ -69,7 +69,7 @@ def _run_here(job: Job[Any], state: JobProgress) -> list[Any]:
 
 
 class _Processes:
-    """Processes of one job. Each sends None when ready, units (int), then an Outcome or an Exception."""
+    """Processes of one job. Each sends None when ready, then units (int) and an Outcome, or an Exception."""
 
     def __init__(self, job: Job[Any], state: JobProgress) -> None:
         self._job, self._state = job, state

@@ -32,7 +32,7 @@ def _corrupt(problem: str, where: str, **facts: Any) -> PoolCorruptError:
 
 
 class Group(NamedTuple):
-    """Place of a labels row group's payload pages; position and row of its first batch in the shard."""
+    """A row group of a labels file. offset, bytes: of its payload pages. first_*: counted within the shard."""
 
     offset: int
     bytes: int
@@ -46,7 +46,7 @@ class BatchIndex:
     """Columns of the batch index, in key order, validated against each other and the manifest.
 
     epochs, batches, rows, shard: int32 [N]. positions: int32 [N], first_rows: int64 [N], number of batches
-    and of views before each batch in its shard. label_bytes: int32 [N], its share of the payload pages.
+    and of views before each batch in its shard. label_bytes: int32 [N], its share of its row group's bytes.
     """
 
     def __init__(self, table: pa.Table, manifest: Manifest, where: str) -> None:

@@ -54,7 +54,7 @@ def not_a_pool(where: Path) -> PoolConflictError:
 
 
 def own_paths(paths: Sequence[str]) -> set[str]:
-    """Return the paths, out of all at an address, that belong to a pool; its card is not included."""
+    """Return the subset of the paths at an address that belongs to a pool, without its card."""
     proven = schema.MANIFEST_FILE in paths
     return {path for path in paths if path == schema.MANIFEST_FILE or _is_own(path, proven=proven)}
 

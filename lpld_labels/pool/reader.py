@@ -115,7 +115,7 @@ class PoolReader(Shown):
 
     @property
     def files(self) -> PoolFiles:
-        """The pool's files. After a fork, with new connections."""
+        """The pool's files, opened again with new connections after a fork."""
         if self._process != os.getpid():
             self._files = open_files(self._address, self._settings["cache"])
             self._files.cut_labels(self._layout)

@@ -33,7 +33,7 @@ from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY, PlanSettings, 
 
 FIDELITIES = (0.99, 0.97, 0.95, 0.90, 0.80)
 MEASURED_SLACK = 0.001
-"""A codec solved for .97 on some rows may measure .9695 on others; that is still .97."""
+"""Tolerance of measured fidelities: a codec fitted to 0.97 may measure 0.9695 on other rows."""
 ROUNDS = 2
 """How often a codec is fitted: the number of rows decides the basis, and the basis how many rows fit."""
 _Fitting = tuple[PrunePlan | None, int]
@@ -185,7 +185,7 @@ def apply_plan(
 
 
 def applied_step(pool: PoolReader, settings: PlanSettings) -> LineageStep:
-    """Return the step of lineage of a plan that is applied, without its results."""
+    """Return the lineage step of an applied plan, without its results."""
     return lineage.step("plan", pool.manifest.content_digest, settings)
 
 
@@ -276,7 +276,7 @@ class _Planner:
         return codec, fitting
 
     def _fit(self, everything: int, weight: Callable[[int], int]) -> _Fitting | None:
-        """Return how much fits, given the bytes of everything and of any number of batches."""
+        """Return what fits the budget. everything: bytes of all batches. weight: bytes of n batches."""
         if everything <= self._settings.budget:
             return None, everything
         count = most_within(self._settings.budget, self._everything.count, weight)

@@ -235,7 +235,7 @@ def diff(logits: Floats, _: Classes) -> Floats:
 
 
 def diff_signed(logits: Floats, classes: Classes) -> Floats:
-    """Return the own class's logit minus the best other one: float32 [B]."""
+    """Return the own class's logit minus the largest other logit: float32 [B]."""
     rows = np.arange(len(logits))
     others = logits.copy()
     others[rows, classes] = -np.inf

@@ -44,7 +44,7 @@ from lpld_labels.transforms.pipeline import manifest_there
 
 _FILES_AT_ONCE = 4
 _FIXED_ROLES = ("images", "codec")
-"""Files with names that do not depend on their contents: two writers may send different bytes."""
+"""Roles of files whose names do not depend on contents: two writers may send different bytes to one name."""
 _OPENING_ROLES = ("batches", "images", "codec")
 Source = TypeVar("Source")
 Rest = ParamSpec("Rest")
@@ -125,7 +125,7 @@ def send_pool(
     upload = Upload(store, there)
     copied = _copy_files(manifest, lambda entry: upload.put(files, entry), progress)
     upload.publish(text, {entry.path for entry in manifest.files})
-    # After the manifest: of two writers, only the winner sends its card.
+    # Send the card after the manifest, so that of two writers only the winner sends it.
     _send_card(files, store)
     return copied
 
@@ -268,7 +268,7 @@ def gathered_at(out: Location) -> Path:
 
 @contextlib.contextmanager
 def destination(out: Location, *, overwrite: bool = False, extend: bool = False) -> Iterator[Path]:
-    """Yield a directory to write to; upload it if `out` is an address. extend: first fetch the pool there."""
+    """Yield a directory to write to; upload it if `out` is an address. extend: fetch the pool there first."""
     if not is_address(out):
         yield local_path(out)
         return

@@ -30,7 +30,7 @@ from lpld_labels.transforms.settings import (
 
 FIT_VALUES = 1 << 25
 FIT_ROWS = (8192, 65536)
-"""Fit on FIT_VALUES label values (33,554 rows of 1000 classes), but with rows within these bounds."""
+"""Fit on FIT_VALUES label values (33,554 rows of 1000 classes), with this minimum and maximum of rows."""
 TUNE_VALUES = 1 << 21
 TUNE_ROWS = (768, 4096)
 """The same for tuning, which decodes these rows about a dozen times."""
@@ -43,9 +43,9 @@ _TABLE_ENTRY = 260
 
 
 class LabelSample:
-    """Random batches of a pool to fit, tune and measure on, read on first use. Fitting shares no rows.
+    """Random batches of a pool, read on first use. Rows for fitting are not used to tune or measure.
 
-    Below four batches, tuning and measuring share one. A single batch gives its even rows to fitting.
+    Below four batches, tuning and measuring share one. Of a single batch, even rows are for fitting.
     """
 
     def __init__(self, pool: PoolReader, settings: EncodeSettings | PlanSettings) -> None:
