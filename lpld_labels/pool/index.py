@@ -32,7 +32,7 @@ def _corrupt(problem: str, where: str, **facts: Any) -> PoolCorruptError:
 
 
 class Group(NamedTuple):
-    """A row group of a labels file. offset, bytes: of its payload pages. first_*: counted within the shard."""
+    """A row group of a labels file. offset, bytes: of its payload pages. first_*: counted in its shard."""
 
     offset: int
     bytes: int

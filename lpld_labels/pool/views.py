@@ -177,7 +177,7 @@ _FEATURES = {
     "cutout_top": CUTOUT_BOX + CUTOUT_FILL,
     "patch_order": ("patch_order",),
 }
-"""Groups of columns that are null in the same rows, by a column of each group."""
+"""Groups of columns that are null in the same rows, keyed by one column of each group."""
 
 
 def check_views(table: pa.Table, pool: PoolReader, numbers: Long, *, where: str) -> None:

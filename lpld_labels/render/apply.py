@@ -177,7 +177,7 @@ def normalise(
     batch, _, height, width = out.shape
     scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=out.device).repeat(width)
     shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], device=out.device).repeat(width)
-    # One factor per value of an image row, not per channel: the inner loop is long instead of three steps.
+    # One factor per value of an image row, not per channel: a long inner loop is faster than one of 3 values.
     targets = out.permute(0, 2, 3, 1).view(batch * height, width * 3)
     sources = pixels.permute(0, 2, 3, 1).reshape(batch * height, width * 3)
     for target, source in row_pieces(targets, sources):
