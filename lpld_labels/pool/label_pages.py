@@ -190,7 +190,7 @@ def _binary(body: pa.Buffer, start: int, present: npt.NDArray[np.bool_], where: 
             parts.append(data[begin:start])
         ends.append(ends[-1] + (len(parts[-1]) if there else 0))
     if start != len(data):
-        raise PoolCorruptError("page has bytes left over", where=where, expected=start, got=len(data))
+        raise PoolCorruptError("page has bytes after its values", where=where, expected=start, got=len(data))
     # `pa.array(parts)` would leak the memoryviews and their page.
     nulls = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little").data)
     values = body.slice(start - ends[-1], ends[-1]) if len(parts) == 1 else _joined(parts, ends[-1])

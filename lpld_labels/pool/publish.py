@@ -268,7 +268,7 @@ def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = No
             wanted = np.repeat(counted[inside], pool.index.rows[inside])
             images = file.read(group, ["image"])["image"].to_numpy()
             if len(images) != len(wanted) or ((images < 0) | (images >= len(views))).any():
-                raise PoolCorruptError("column 'image' is invalid", where=file.where)
+                raise PoolCorruptError("column 'image' has wrong values or length", where=file.where)
             views += np.bincount(images[wanted], minlength=len(views))
     return views
 

@@ -163,7 +163,7 @@ def require_drawn(views: ViewBatch, header: PoolHeader, images: ImageTable) -> N
         if views_digest(drawn) == views_digest(views):
             return
     raise InvalidArgumentError(
-        f"views of {key} cannot be left out: {problem or 'drawing them gives other views'}",
+        f"views of {key} must be stored: {problem or 'drawing them gives other views'}",
         expected="views that were drawn from the pool's seed, as `build` does",
         hint="store them (--views stored), as required for imported pools and pools for other programs",
     )

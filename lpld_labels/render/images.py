@@ -221,7 +221,7 @@ class FolderImages:
                 where=path,
                 expected=f"digest {wanted.hex()}",
                 got=image_digest(data).hex(),
-                hint="restore the labelled images, or label these with a new build",
+                hint="restore the labelled images, or label the changed images with a new build",
             )
         return data
 

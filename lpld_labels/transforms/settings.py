@@ -164,7 +164,7 @@ class PlanChoices:
     budget: Annotated[int | str | Amount, Setting("300MB, 10% (of POOL) or 1x-images (size of --images).")]
     codecs: Annotated[
         tuple[str, ...],
-        Setting("Consider this codec; repeat for more.  [default: f16, int8, int6, int4, klt]"),
+        Setting("Codec to consider; repeat the option for more.  [default: f16, int8, int6, int4, klt]"),
     ] = ()
     min_fidelity: Annotated[
         float | None,
