@@ -68,7 +68,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("prune pool out --ratio nan", 2, "ratio"),
     ("prune pool out --budget 30Q", 2, "write 300MB, 30K, 1 GiB, 4000 (bytes), 10% or 0.5x (of the pool)"),
     ("prune pool out --budget 1kB", 1, "budget is too small"),
-    ("prune pool out --ratio 2 --by diff", 1, "a metric needs prefer"),
+    ("prune pool out --ratio 2 --by diff", 1, "a metric requires prefer"),
     # encode
     ("encode pool out", 1, "no codec is given"),
     ("encode pool out --codec KLT", 1, "did you mean klt?"),

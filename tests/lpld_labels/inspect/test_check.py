@@ -83,7 +83,7 @@ def pool(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["views/*", "labels/*", "images.parquet", "batches-*.parquet"])
-@pytest.mark.parametrize("damage", ["is missing", "wrong size", "not the one"])
+@pytest.mark.parametrize("damage", ["is missing", "wrong size", "wrong digest"])
 def test_every_damaged_file_is_named(pool: Path, name: str, damage: str) -> None:
     (file,) = pool.glob(name)
     data = bytearray(file.read_bytes())
