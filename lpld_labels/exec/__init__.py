@@ -1,1 +1,1 @@
-"""Jobs cut into tasks, and the executors that run them: local processes, or Ray."""
+"""Jobs split into tasks, and the executors that run them: local processes or Ray."""

@@ -1,8 +1,8 @@
-"""Jobs: work cut into tasks, the workers that run them, and their progress.
+"""Jobs: work split into tasks, the workers that run them, and their progress.
 
-A task is small to describe, any worker can run it, and running it twice does no harm. Workers seal results in
-the job's output and return only numbers. Sealed results decide which tasks remain, so the death of a worker,
-a machine or the caller costs only unsealed work.
+A task is small to send, any worker can run it, and running it twice does no harm. Workers seal results in the
+job's output and return only numbers. Tasks without sealed results remain to be run, so if a worker, a machine
+or the caller dies, only unsealed work is lost.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Task = TypeVar("Task")
 Task_contra = TypeVar("Task_contra", contravariant=True)
 
 Steps = Generator[int, None, Any]
-"""A running task: yields the units (batches, images) that each step finished, and returns a small fact or
-None. Closing it saves the finished work."""
+"""A running task: yields how many units (batches, images) each step finished; returns a small value or None.
+Closing it saves the finished work."""
 
 
 def say_reused(where: object, done: int, total: int, what: str) -> None:
@@ -36,20 +36,20 @@ class Worker(Protocol[Task_contra]):
     """Runs tasks one after the other."""
 
     def do(self, task: Task_contra, *, again: bool) -> Steps:
-        """Run a task; count also units done before. again: a lost worker may have sealed a part of it."""
+        """Run a task; also count units sealed earlier. again: a lost worker may have sealed part of it."""
         ...
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The units of a finished task, and the fact that it returned."""
+    """The number of units of a finished task, and the task's return value."""
 
     units: int
     fact: Any
 
 
 def run_task(steps: Steps, report: Callable[[int], bool]) -> Outcome | None:
-    """Run a task; return None if stopped. report: takes the units so far, returns whether to continue."""
+    """Run a task; return None if stopped. report: gets the units so far; returns whether to continue."""
     units = 0
     # Closing saves the finished work before an error of `report` propagates.
     with closing(steps):
@@ -63,17 +63,17 @@ def run_task(steps: Steps, report: Callable[[int], bool]) -> Outcome | None:
 
 
 Start = Callable[[int], Worker[Task]]
-"""Creates a worker and loads what its tasks share. Pickled, and called once in each process with the number
-of the worker on its machine, from 0."""
+"""Creates a worker and loads the data that its tasks share. Pickled, and called once in each process with the
+worker's number on its machine, starting at 0."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job(Generic[Task]):
-    """Work cut into tasks.
+    """Work split into tasks.
 
-    start: creates the workers. tasks: those that remain. name: names a task in messages.
-    total, done: units of all tasks, and those finished before. where: the output, for errors.
-    here: creates a worker in this process, if `start` is not to be used there.
+    start: creates a worker. tasks: the remaining tasks. name: returns a task's name for messages.
+    total: number of units, including finished ones. done: units finished earlier. where: output, for errors.
+    here: creates a worker in the caller's process; None to use `start`.
     """
 
     start: Start[Task]
@@ -91,7 +91,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class TaskCounts:
-    """Numbers of tasks; retried ones lost their worker."""
+    """Numbers of tasks. retried: how often a task lost its worker."""
 
     running: int = 0
     done: int = 0
@@ -118,7 +118,7 @@ class Executor(ABC):
 
     @abstractmethod
     def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
-        """Run all tasks; return their facts except None, in order of arrival.
+        """Run all tasks. Return what they returned, without None, in order of completion.
 
         If a task fails or Ctrl-C is pressed, the other workers save their work before the error is raised.
         """
@@ -134,7 +134,7 @@ class Attempt:
 
 
 class JobProgress:
-    """Hands out tasks, collects their facts and reports progress. running: attempts by worker number."""
+    """Hands out tasks, collects return values and reports progress. running: attempts by worker number."""
 
     def __init__(self, job: Job[Any], progress: Progress | None) -> None:
         watcher: object = progress
@@ -150,7 +150,7 @@ class JobProgress:
         self._counts = TaskCounts()
 
     def begin(self, worker: int) -> Attempt | None:
-        """Give a worker the next task, lost ones first; None when no task is left."""
+        """Return the next task for a worker, lost tasks first; None if no task is left."""
         attempt = self._lost.pop() if self._lost else next(self._new, None)
         if attempt is not None:
             self.running[worker] = attempt
@@ -202,11 +202,11 @@ class JobProgress:
 
 
 MAX_PIECES = 1 << 24
-"""Limit for lists of label batches or images, which take up to 2 GB then."""
+"""Maximum length of a list of label batches or images; such a list takes up to 2 GB."""
 
 
 def require_listable(count: int, *, what: str, hint: str) -> None:
-    """Refuse a job of too many pieces. what: the pieces, such as "label batches"."""
+    """Refuse a job of more than MAX_PIECES pieces. what: name of the pieces, such as "label batches"."""
     if count > MAX_PIECES:
         raise InvalidArgumentError(
             f"too many {what} for one job", expected=f"at most {MAX_PIECES}", got=count, hint=hint

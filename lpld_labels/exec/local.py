@@ -1,8 +1,8 @@
-"""The executor of this machine: several processes, any of which may be killed at any moment.
+"""The local executor: several processes on this machine, any of which may be killed at any moment.
 
-Processes of the standard pool share locks and pipes: if one is killed while it holds a lock, or while others
-start, the rest hang. Here each process has its own connection to the parent, tasks are handed out one by one,
-and a closed connection means that its process died.
+Processes of a standard pool share locks and pipes: if one is killed while it holds a lock, or while others
+start, the rest hang. Here each process has its own connection to the parent and receives one task at a time.
+A closed connection means that its process died.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 
 
 class LocalExecutor(Executor):
-    """Processes of this machine; a single one is the caller's own."""
+    """Runs tasks in processes on this machine, or in the caller's process if one is enough."""
 
     on_this_machine = True
 
@@ -69,12 +69,12 @@ def _run_here(job: Job[Any], state: JobProgress) -> list[Any]:
 
 
 class _Processes:
-    """Processes of one job. Each sends None when ready, units (int), then an Outcome or an Exception."""
+    """Processes of one job. Each sends None when ready, then units (int) and an Outcome, or an Exception."""
 
     def __init__(self, job: Job[Any], state: JobProgress) -> None:
         self._job, self._state = job, state
         self._context = multiprocessing.get_context("spawn")
-        # The parent writes it and the workers read it: one byte needs no lock.
+        # Written by the parent and read by the workers: one byte needs no lock.
         self._stop = self._context.RawValue("b", False)
         self._all: list[BaseProcess] = []
         self.connected: dict[Connection, int] = {}
@@ -85,13 +85,13 @@ class _Processes:
             process = self._context.Process(
                 target=_serve, args=(theirs, self._stop, number), name=f"process {number + 1}"
             )
-            # Registered before it runs: after Ctrl-C anywhere, `stop` closes its connection, which ends it.
+            # Register before starting: after Ctrl-C, `stop` closes all connections, which ends the processes.
             self.connected[ours] = number
             self._all.append(process)
             with _interrupts_held(), theirs:
-                # After the block only the process holds its end, which closes when the process dies.
+                # After the block, only the child holds `theirs`, which closes when the child dies.
                 process.start()
-            # Not among the arguments: starting a process that dies at once blocks on long ones.
+            # Not passed as an argument: if the process dies at once, start() blocks on large arguments.
             self._send(ours, self._job.start)
 
     def handle_next(self) -> None:
@@ -169,14 +169,14 @@ def _serve(connection: Connection, stop: Any, number: int) -> None:
             proceed = outcome is not None and send(outcome)
     except Exception as error:
         send(error)
-        # Any other error is a defect, and its traceback is useful.
+        # Any other error is a bug, and its traceback is useful.
         if not isinstance(error, LabelPoolError):
             raise
 
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Delay Ctrl-C: processes started in the block never receive it, the parent does afterwards."""
+    """Delay Ctrl-C until the block ends. Processes started in the block never receive it."""
     # Starting the tracker unblocks the signal, so start it first.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -1,8 +1,8 @@
-"""The Ray executor: one Ray actor per worker, on any machine of a cluster, with one task at a time.
+"""The Ray executor: each worker is a Ray actor on any machine of a cluster and runs one task at a time.
 
-What tasks share (weights, image tables) is put into Ray's store once and fetched once per machine. A lost
-worker is replaced as soon as there is room, and its task goes to the next free worker. Only tasks, counts and
-small facts pass through this process.
+Data shared by tasks (weights, image tables) is put into Ray's object store once and fetched once per machine.
+A lost worker is replaced when resources are free, and its task goes to the next free worker. Only tasks,
+counts and small return values pass through this process.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from lpld_labels.exec.job import Executor, Job, JobProgress, Outcome, Progress, 
 CONNECT_SECONDS = 10.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 NEWS_SECONDS = 0.5
-"""How often workers are asked for their progress."""
+"""Seconds between progress queries to the workers."""
 STOP_SECONDS = 120.0
-"""How long workers may take to save their finished work when they are stopped."""
+"""Time limit for stopped workers to save their finished work."""
 MOST_LOSSES = 10
-"""Give up a task that has lost so many workers, and a worker whose set-up has failed so often."""
+"""Fail the job after one task lost this many workers, or one worker died this often before its first task."""
 _GONE = object()
-"""Stands for the answer of a lost worker."""
+"""Result of a call to a lost worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RaySettings:
-    """The cluster, and what each task needs.
+    """The cluster, and the resources of each task.
 
-    address: HOST:PORT of the cluster's head; None to start Ray on this machine, for this job alone.
-    workers: at most so many; None for as many as there is room for.
-    gpus_per_task, cpus_per_task: what a worker reserves; parts of a GPU may be shared.
+    address: HOST:PORT of the cluster's head node; None to start Ray on this machine, for this executor only.
+    workers: number of workers; None for as many as the cluster has resources for.
+    gpus_per_task, cpus_per_task: what a worker reserves; fractions let workers share a GPU.
     """
 
     address: str | None = None
@@ -50,14 +50,14 @@ class RaySettings:
 
 
 class RayExecutor(Executor):
-    """Workers of a Ray cluster; a context manager. Ray is joined or started when it is first needed."""
+    """Runs tasks on a Ray cluster. A context manager; connects to Ray, or starts it, on first use."""
 
     on_this_machine = False
 
     def __init__(self, settings: RaySettings) -> None:
         if settings.cpus_per_task <= 0 and settings.gpus_per_task <= 0:
             raise ClusterError(
-                "a task must hold something", hint="give cpus_per_task or gpus_per_task above 0"
+                "a task reserves no CPU or GPU", hint="set cpus_per_task or gpus_per_task above 0"
             )
         self._settings = settings
         self._ray = _import_ray(settings.address)
@@ -91,7 +91,7 @@ class RayExecutor(Executor):
         return state.facts
 
     def __enter__(self) -> RayExecutor:
-        # Ray prints what happens to nodes on stdout, which belongs to a command's data.
+        # Ray prints node events on stdout, which is reserved for a command's data.
         self._messages = contextlib.redirect_stdout(sys.stderr)
         self._messages.__enter__()
         return self
@@ -127,22 +127,22 @@ class RayExecutor(Executor):
         if room == 0:
             found = [", ".join(f"{node.get(name, 0):g} {name}" for name in wanted) for node in nodes]
             raise ClusterError(
-                "no machine of the cluster has room for a task",
+                "no machine of the cluster has the resources for a task",
                 where=self._settings.address or "Ray on this machine",
                 expected=", ".join(f"{amount:g} {name}" for name, amount in wanted.items()),
                 got="; ".join(found),
-                hint="ask for less (--threads, --gpus-per-task), or add machines",
+                hint="reduce --threads or --gpus-per-task, or add machines",
             )
         return room
 
 
 def _import_ray(address: str | None) -> Any:
-    """Import Ray without usage reports; for this machine alone, without listening to others."""
+    """Import Ray with usage reports off. Without a remote cluster, Ray listens on localhost only."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Silences a warning about a future default, meant for Ray's own developers.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address is None or address.rpartition(":")[0] in _LOOPBACK:
-        # Ray's name for "listen on 127.0.0.1 only, and do not replace it by an address others can reach".
+        # Despite its name, makes Ray listen on 127.0.0.1 only, which other machines cannot reach.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         return importlib.import_module("ray")
@@ -155,12 +155,12 @@ def _import_ray(address: str | None) -> Any:
 
 
 def _require_listener(address: str) -> None:
-    """Refuse an address where nothing listens: Ray itself would try for minutes."""
+    """Refuse an address where nothing listens; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ClusterError(
             "not the address of a Ray cluster",
-            expected="HOST:PORT of its head, as 'ray start --head' prints it",
+            expected="HOST:PORT of its head node, as printed by 'ray start --head'",
             got=address,
         )
     try:
@@ -171,15 +171,15 @@ def _require_listener(address: str) -> None:
 
 def _no_cluster(address: str, reason: str) -> ClusterError:
     return ClusterError(
-        f"no Ray cluster answers: {reason}",
+        f"cannot connect to a Ray cluster: {reason}",
         where=address,
-        hint="start one (ray start --head) and this machine's part of it, or use --ray local",
+        hint="start Ray (ray start --head) and add this machine to the cluster, or use --ray local",
     )
 
 
 @dataclass(eq=False)
 class _Seat:
-    """The place of one worker: an actor, and after its death another one."""
+    """A worker slot: holds an actor, which is replaced when it dies."""
 
     number: int
     actor: Any = None
@@ -191,12 +191,12 @@ class _WorkerGroup:
         self._ray, self._state = ray, state
         self._seats: list[_Seat] = []
         self._idle: list[_Seat] = []
-        # Pending answers: a set-up or a task, and questions about progress.
+        # Pending calls: set-ups and tasks, and progress queries.
         self._awaited: dict[Any, _Seat] = {}
         self._news: dict[Any, _Seat] = {}
         self._last_news = time.monotonic()
         self._shared = ray.put(job.start)
-        # Ray gives linear algebra as many threads as a worker holds CPUs.
+        # Ray gives linear algebra as many threads as a worker reserves CPUs.
         self._actors = ray.remote(
             num_cpus=settings.cpus_per_task,
             num_gpus=settings.gpus_per_task,
@@ -205,7 +205,7 @@ class _WorkerGroup:
         )(RayWorker)
 
     def _fill(self, seat: _Seat) -> None:
-        """Put a new worker on a seat; it gets its first task once it is set up."""
+        """Start a new worker in a slot; it gets its first task after its set-up."""
         seat.actor = self._actors.remote([self._shared], str(Path.cwd()))
         self._awaited[seat.actor.set_up.options(concurrency_group="work").remote()] = seat
 
@@ -252,20 +252,20 @@ class _WorkerGroup:
         try:
             return self._ray.get(reference)
         except exceptions.RayTaskError as error:
-            # A defect: the worker's own traceback is useful.
+            # A bug: the worker's own traceback is useful.
             raise error.cause from error
         except (
             exceptions.RayActorError,
             exceptions.ObjectLostError,
             exceptions.NodeDiedError,
-            # Ray ends workers itself when a machine runs out of memory.
+            # Ray kills workers when a machine runs out of memory.
             exceptions.OutOfMemoryError,
             exceptions.WorkerCrashedError,
         ):
             return _GONE
 
     def _replace(self, seat: _Seat) -> None:
-        # It may only be unreachable, and two workers must not run the same task.
+        # Kill the worker: it may only be unreachable, and two workers must not run the same task.
         self._ray.kill(seat.actor)
         attempt = self._state.running.get(seat.number)
         if attempt is None:
@@ -305,10 +305,10 @@ class _WorkerGroup:
 class RayWorker:
     """A Ray actor that runs tasks of a job.
 
-    Two threads call it: `work` sets up and runs tasks, `control` asks for progress.
+    Two threads call it: `work` for the set-up and the tasks, `control` to query progress and to stop.
 
     start: a list with Ray's reference to the job's `start`; inside a list, Ray does not resolve it.
-    directory: the caller's, for relative paths.
+    directory: the caller's working directory, for relative paths.
     """
 
     def __init__(self, start: list[Any], directory: str) -> None:
@@ -319,26 +319,26 @@ class RayWorker:
         self._stop = False
 
     def set_up(self) -> LabelPoolError | None:
-        """Load what tasks share; return library errors, because Ray would wrap raised ones."""
+        """Load data that tasks share. Return library errors, because Ray would wrap raised ones."""
         import ray
 
         try:
             os.chdir(self._directory)
         except OSError as error:
             return ClusterError(
-                f"a worker cannot go to the directory the command was given in: {error.strerror}",
+                f"a worker cannot enter the command's working directory: {error.strerror}",
                 where=self._directory,
                 hint="all machines of the cluster need the same paths: use a shared disk",
             )
         try:
-            # Only now: unpickling it may open files.
+            # Unpickled after chdir, because this may open files by relative paths.
             (start,) = ray.get(self._start)
-            # Ray shows a worker only its own GPUs.
+            # Always number 0: Ray shows a worker only its own GPUs.
             self._worker = start(0)
         except LabelPoolError as error:
             return error
         except ray.exceptions.RayError as error:
-            # It could not be unpickled; the cause says what is missing.
+            # `start` could not be unpickled; the cause says what is missing.
             cause = error.__cause__ or error
             if isinstance(cause, LabelPoolError):
                 return cause

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class BlockCache(Generic[T]):
-    """Keeps blocks up to `limit` bytes. Safe for threads and across fork."""
+    """Keeps blocks up to `limit` bytes in total. Thread-safe and fork-safe."""
 
     def __init__(self, limit: int, size_of: Callable[[T], int]) -> None:
         self.limit = limit
@@ -24,7 +24,7 @@ class BlockCache(Generic[T]):
 
     def get(self, key: Hashable, load: Callable[[], T]) -> T:
         if self._process != os.getpid():
-            # A thread of the parent may have held the lock at the moment of the fork.
+            # A thread of the parent may have held the lock during the fork.
             self._lock, self._process = threading.RLock(), os.getpid()
             self._after_fork()
         with self._lock:
@@ -39,7 +39,7 @@ class BlockCache(Generic[T]):
             return block
 
     def _after_fork(self) -> None:
-        """Keep the blocks: they are plain memory."""
+        """Keep the blocks, because they are plain memory."""
 
     def clear(self) -> None:
         self._blocks.clear()
@@ -47,7 +47,7 @@ class BlockCache(Generic[T]):
 
 
 class OpenFiles(BlockCache[T]):
-    """Keeps up to `limit` files open. File handles do not survive a fork: a child opens its own."""
+    """Keeps up to `limit` files open. File handles do not survive a fork: a child reopens files."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit, lambda file: 1)

@@ -1,4 +1,4 @@
-"""The batch index in memory: the batches of a pool, and the place and digest of each."""
+"""The in-memory batch index: the batches of a pool, and the place and digest of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import MANIFEST_FILE
 
 _FIRST_BYTE = 4
-"""Where data may begin in a Parquet file: after its magic number."""
+"""Offset at which data may begin in a Parquet file: after its magic number."""
 _INT32 = 2**31 - 1
 _RESTORE = "restore pool.json and the index from the same copy"
 
@@ -32,7 +32,7 @@ def _corrupt(problem: str, where: str, **facts: Any) -> PoolCorruptError:
 
 
 class Group(NamedTuple):
-    """Place of a labels row group's payload pages; position and row of its first batch in the shard."""
+    """A row group of a labels file. offset, bytes: of its payload pages. first_*: counted in its shard."""
 
     offset: int
     bytes: int
@@ -45,8 +45,8 @@ class Group(NamedTuple):
 class BatchIndex:
     """Columns of the batch index, in key order, validated against each other and the manifest.
 
-    epochs, batches, rows, shard: int32 [N]. positions: int32 [N], batches before a batch in its shard.
-    first_rows: int64 [N], views before it in its shard. label_bytes: int32 [N], of its payload pages.
+    epochs, batches, rows, shard: int32 [N]. positions: int32 [N], first_rows: int64 [N], number of batches
+    and of views before each batch in its shard. label_bytes: int32 [N], its share of its row group's bytes.
     """
 
     def __init__(self, table: pa.Table, manifest: Manifest, where: str) -> None:
@@ -123,7 +123,7 @@ class BatchIndex:
                 raise ManifestError(problem, where=where, expected=expected, got=entry.rows)
 
     def _check_places(self, manifest: Manifest, where: str) -> None:
-        """Refuse positions that do not count up, and row groups that overlap or leave their file."""
+        """Refuse positions that are not consecutive, and row groups that overlap or leave their file."""
         order = self._by_shard
         shards = self.shard[order]
         firsts = np.searchsorted(shards, shards)
@@ -148,7 +148,7 @@ class BatchIndex:
         entries = manifest.files_of("labels")
         data = np.array([entry.bytes - (entry.footer_bytes or 0) for entry in entries], np.int64)
         if not (alike and later.all() and (ends <= data[shards[starts]]).all()):
-            problem = "columns 'group_offset' and 'group_bytes' of the batch index overlap or leave the file"
+            problem = "row groups overlap or leave the file (columns 'group_offset' and 'group_bytes')"
             raise _corrupt(problem, where)
         shares = np.add.reduceat(self.label_bytes[order].astype(np.int64), starts)
         if not np.array_equal(shares, sizes[starts]):
@@ -189,7 +189,7 @@ class BatchIndex:
         return number if number < len(self._order) and self._order[number] == wanted else None
 
     def numbers(self, keys: Iterable[BatchKey]) -> npt.NDArray[np.int64]:
-        """Return the numbers of batches, in the order given: int64 [n]. All must be in the pool."""
+        """Return the numbers of the batches with these keys, in this order: int64 [n]. All must exist."""
         wanted = np.array([epoch << 32 | batch for epoch, batch in keys], np.int64)
         numbers = np.searchsorted(self._order, wanted)
         there = numbers < len(self._order)
@@ -248,6 +248,6 @@ class BatchIndex:
         return bytes(self._digests[number].as_py())
 
     def digests(self, numbers: npt.NDArray[np.int64] | None = None) -> list[bytes]:
-        """Return the digests of some batches in the order given, or of all in key order."""
+        """Return the digests of the batches `numbers`, in this order; None: of all batches in key order."""
         digests = self._digests.combine_chunks()
         return arrow.binaries(digests if numbers is None else arrow.take(digests, numbers))

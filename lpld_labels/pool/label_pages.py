@@ -1,8 +1,8 @@
 """Read payloads from labels files, directly from the pages that the batch index names.
 
 The header and CRC of each page are checked before its values are used. The footer of the file is not read, so
-the cost of a batch does not depend on the number of shards. Values are views of the bytes that were read,
-except if one page holds several binary values.
+the cost of a batch does not depend on the number of shards. Values are zero-copy views of the bytes read,
+unless a page holds several binary values.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex, Group
 
 _LENGTH = 4
-"""Bytes of the length before a binary value and before a run of levels."""
+"""Bytes of the length prefix of a binary value or of a run of levels."""
 
 
 class LabelLayout:
-    """Where the row groups of a pool's labels files are, and what their pages hold."""
+    """The places of the row groups in a pool's labels files, and the columns in their pages."""
 
     def __init__(self, manifest: Manifest, index: BatchIndex, codec: Codec) -> None:
         self._entries = manifest.files_of("labels")
@@ -42,7 +42,7 @@ class LabelLayout:
         self._classes = manifest.header.classes
 
     def files(self) -> dict[str, CutFile]:
-        """Return the labels files by path, cut where row groups begin."""
+        """Map the path of each labels file to the offsets at which its row groups begin."""
         files = {}
         for entry in self._entries:
             groups = self._groups[entry.path]
@@ -58,7 +58,7 @@ class LabelLayout:
             yield Range(path, group.offset, group.offset + group.bytes)
 
     def check(self, block: Range, data: pa.Buffer) -> None:
-        """Raise PoolCorruptError unless all pages in a part of a labels file are intact."""
+        """Raise PoolCorruptError if a page in this range of a labels file is corrupt."""
         groups = self._groups[block.path]
         first = bisect_left(groups, block.start, key=attrgetter("offset"))
         stop = bisect_left(groups, block.stop, key=attrgetter("offset"))
@@ -75,7 +75,7 @@ class LabelLayout:
 
 
 class LabelFiles:
-    """A pool's labels files. cache_bytes: memory for row groups. open_files: how many stay open."""
+    """Reads a pool's labels files. cache_bytes: memory for row groups. open_files: maximum of open files."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class LabelFiles:
 def _parse_payload(
     pages: pa.Buffer, columns: Sequence[Column], *, rows: int, classes: int, where: str
 ) -> dict[str, Array]:
-    """Return arrays of `rows` values. pages: contiguous, one for each column. classes: length of lists."""
+    """Return an array of `rows` values per column. pages: contiguous, one per column. classes: list size."""
     data = memoryview(pages).cast("B")
     arrays: dict[str, Array] = {}
     start = 0
@@ -134,14 +134,14 @@ def _parse_payload(
         got = (page.kind, page.encoding, page.levels, page.values, page.plain)
         if got != expected:
             raise PoolCorruptError(
-                "page has another kind, encoding, size or number of values than its row group",
+                "page disagrees with its row group in kind, encoding, levels, number of values or size",
                 where=place,
                 expected=f"kind, encoding, levels, values and bytes {expected}",
                 got=got,
             )
         start += page.header
         if not 0 <= page.stored <= len(data) - start:
-            raise PoolCorruptError("page ends after its row group", where=place, got=page.stored)
+            raise PoolCorruptError("page extends beyond its row group", where=place, got=page.stored)
         check_crc(page, data[start : start + page.stored], place)
         arrays[column.name] = _array(pages.slice(start, page.stored), column, rows, classes, place)
         start += page.stored
@@ -177,7 +177,7 @@ def _fixed(body: pa.Buffer, kind: pa.DataType, count: int, where: str) -> Array:
 
 
 def _binary(body: pa.Buffer, start: int, present: npt.NDArray[np.bool_], where: str) -> Array:
-    """Return binary values, each stored as its length and its bytes, from `start` on."""
+    """Return binary values, stored from `start` on, each as its length and its bytes."""
     data = memoryview(body).cast("B")
     parts: list[memoryview] = []
     ends = [0]
@@ -186,11 +186,11 @@ def _binary(body: pa.Buffer, start: int, present: npt.NDArray[np.bool_], where: 
             length = int.from_bytes(data[start : start + _LENGTH], "little")
             begin, start = start + _LENGTH, start + _LENGTH + length
             if start > len(data):
-                raise PoolCorruptError("binary value reaches beyond its page", where=where)
+                raise PoolCorruptError("binary value extends beyond its page", where=where)
             parts.append(data[begin:start])
         ends.append(ends[-1] + (len(parts[-1]) if there else 0))
     if start != len(data):
-        raise PoolCorruptError("page has bytes left over", where=where, expected=start, got=len(data))
+        raise PoolCorruptError("page has bytes after its values", where=where, expected=start, got=len(data))
     # `pa.array(parts)` would leak the memoryviews and their page.
     nulls = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little").data)
     values = body.slice(start - ends[-1], ends[-1]) if len(parts) == 1 else _joined(parts, ends[-1])
@@ -199,7 +199,7 @@ def _binary(body: pa.Buffer, start: int, present: npt.NDArray[np.bool_], where: 
 
 
 def _joined(parts: Sequence[memoryview], size: int) -> pa.Buffer:
-    """Concatenate parts in memory of Arrow's pool, which reuses pages."""
+    """Concatenate parts in memory from Arrow's allocator, which reuses pages."""
     values = pa.allocate_buffer(size)
     copy = memoryview(values).cast("B")
     done = 0
@@ -212,7 +212,7 @@ def _joined(parts: Sequence[memoryview], size: int) -> pa.Buffer:
 def _definition_levels(data: memoryview, rows: int, where: str) -> tuple[npt.NDArray[np.bool_], int]:
     """Return which values of a nullable column are present, and the offset of the first value.
 
-    Levels have one bit, in Parquet's mix of runs (even header: count and value) and packed bits (odd header:
+    Levels have one bit, in Parquet's mix of runs (even header: count, value) and packed bits (odd header:
     groups of eight). A header is a varint of at most three bytes, because there are at most 2^20 rows.
     """
     stop = _LENGTH + int.from_bytes(data[:_LENGTH], "little")

@@ -1,7 +1,7 @@
-"""Recognise the files of a pool and its card; all others are the user's, and are never deleted or replaced.
+"""Recognise a pool's files and its card. All other files are the user's and are never deleted or replaced.
 
 If a manifest proves that a directory is a pool, every name that the format allows is ours. With a damaged
-manifest, only names that our writers give are.
+manifest, only names that our own writers use are ours.
 
 The card, README.md, is not part of the pool. Its last line is a comment with the digest of the text above,
 so that an edited card is never overwritten.
@@ -37,7 +37,7 @@ _CARD_DIGEST = re.compile(rb"<!-- lpld-labels card ([0-9a-f]{64}) -->\n")
 
 
 def require_own_files(pool: Path) -> None:
-    """Refuse a read-only directory, and one with links or with files that are not part of a pool."""
+    """Refuse a directory that is read-only, or has symlinks or files that are not part of a pool."""
     if not os.path.lexists(pool):
         return
     if not pool.stat().st_mode & stat.S_IWUSR:
@@ -52,14 +52,14 @@ def require_own_files(pool: Path) -> None:
 def not_a_pool(where: Path) -> PoolConflictError:
     """Return the error for a file or directory that may not be replaced."""
     return PoolConflictError(
-        "something is here that is no label pool",
+        "this is not a label pool or a part of one",
         where=where,
-        hint="choose another path, or move it away: only files that lpld-labels wrote are replaced",
+        hint="choose another path or move it away: only files that lpld-labels wrote are replaced",
     )
 
 
 def own_paths(paths: Sequence[str]) -> set[str]:
-    """Return those paths at an address that belong to a pool, without its card."""
+    """Return the subset of the paths at an address that belongs to a pool, without its card."""
     proven = schema.MANIFEST_FILE in paths
     return {path for path in paths if path == schema.MANIFEST_FILE or _is_own(path, proven=proven)}
 
@@ -98,7 +98,7 @@ def _is_own(path: str, *, proven: bool) -> bool:
 
 
 def read_document(path: Path, kind: str) -> dict[str, Any]:
-    """Return a JSON document whose field 'format' is `kind`, or an empty one if the file is another."""
+    """Return a JSON object whose field 'format' is `kind`; an empty dict for any other file."""
     try:
         found = from_json(read_regular(path, most=MAX_JSON_BYTES), where=str(path))
     except (OSError, LabelPoolError, ValueError):
@@ -107,24 +107,24 @@ def read_document(path: Path, kind: str) -> dict[str, Any]:
 
 
 def signed_card(text: str) -> str:
-    """Return a card with its digest."""
+    """Return a card's text with its digest appended."""
     return f"{text}\n<!-- lpld-labels card {bytes_digest(text.encode())} -->\n"
 
 
 def is_our_card(data: bytes) -> bool:
-    """Whether these bytes are an unchanged card of ours."""
+    """Return whether these bytes are an unedited card that we wrote."""
     text, _, last = data.rpartition(b"\n<!-- ")
     mark = _CARD_DIGEST.fullmatch(b"<!-- " + last)
     return mark is not None and mark[1].decode() == bytes_digest(text)
 
 
 def is_untouched_card(path: Path) -> bool:
-    """Whether a file is an unchanged card of ours."""
+    """Return whether a file is an unedited card that we wrote."""
     return path.name == schema.README_FILE and path.is_file() and is_our_card(path.read_bytes())
 
 
 def write_card(path: Path, card: bytes, *, overwrite: bool = False) -> bool:
-    """Write a card unless it is there; return whether it was written. overwrite: replace an edited card."""
+    """Write a card; return False if the same card was already there. overwrite: replace an edited card."""
     with write_errors(path):
         old = path.read_bytes() if path.exists() else None
     if old == card:

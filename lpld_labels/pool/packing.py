@@ -1,7 +1,7 @@
-"""Image files inside a pool: read at random, packed from a folder, or copied from another pool.
+"""Image files inside a pool: random access, packing from a folder, and copying from another pool.
 
-Packed files are written before the manifest that names them, each atomically. Their names and contents depend
-on the images alone, and a note in OUT.partial describes each packed file, so interrupted work resumes.
+Packed files are written atomically, before the manifest that names them. Their names and contents depend only
+on the images. A note in OUT.partial describes each packed file, so interrupted work resumes.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from lpld_labels.pool.reader import PoolReader
 
 OPEN_FILES = 64
 CACHE_BYTES = 8 * 1024 * 1024
-"""Memory for row groups: neighbours in the image table are often read together."""
+"""Memory for row groups, as neighbours in the image table are often read together."""
 GROUP_BYTES = 256 * 1024
-"""A row group closes at the first image at or above this: reading an image reads its row group."""
+"""A row group ends with the image that reaches this size. Small, as reading an image reads its row group."""
 FILE_BYTES = 256 * 1024 * 1024
-"""A packed file closes at the first row group at or above this."""
+"""A packed file ends with the row group that reaches this size."""
 _NOTE = f"{TEMPORARY}packed-"
-"""Prefix of the notes on packed files, in OUT.partial."""
+"""Prefix of the names of notes in OUT.partial."""
 
 
 class Images(Protocol):
-    """A source of image files, by row of an image table."""
+    """Image files by row of an image table."""
 
     @property
     def table(self) -> ImageTable: ...
@@ -54,13 +54,13 @@ class Images(Protocol):
 
 
 class ImageCarrier(Protocol):
-    """Puts images into a new pool and returns their entries in its manifest."""
+    """Writes image files into a new pool and returns their manifest entries."""
 
     def __call__(self, pool: Path, *, within: Path) -> Sequence[FileEntry]: ...
 
 
 class PackedImages:
-    """Images inside a pool, by table row, verified by digest. Picklable, fork-safe and thread-safe."""
+    """Images inside a pool by image table row, verified by digest. Picklable, fork-safe and thread-safe."""
 
     def __init__(self, pool: PoolReader) -> None:
         self.table = pool.images
@@ -152,7 +152,7 @@ class Packed:
     progress: Progress | None = None
 
     def __call__(self, pool: Path, *, within: Path) -> tuple[FileEntry, ...]:
-        """Write packed files; those that are already there are verified and stay."""
+        """Write packed files; keep existing files after verifying them."""
         table = self.images.table
         _require_digests(table, self.images)
         entries: list[FileEntry] = []
@@ -177,7 +177,7 @@ class Packed:
         return entry
 
     def _fill(self, sink: DigestingFile, first: int) -> int:
-        """Write images from row `first` on until the file is full; return how many."""
+        """Write images from row `first` on until the file is full; return their number."""
         table = self.images.table
         row = first
         with pq.ParquetWriter(
@@ -221,7 +221,7 @@ def _require_digests(table: ImageTable, images: Images) -> None:
     if None in table.digests:
         row = table.digests.index(None)
         raise ImageMismatchError(
-            f"image {row} cannot be packed: the pool does not know its contents",
+            f"image {row} cannot be packed: the pool has no digest of it",
             where=images.place(row),
             expected="a digest in the image table",
             hint="import the labels again with the image folder (--images)",
@@ -251,7 +251,7 @@ def _image_bytes(table: pa.Table) -> list[bytes]:
 
 
 def _resumed(pool: Path, within: Path, table: ImageTable, first: int) -> FileEntry | None:
-    """Return an intact packed file of images from `first` on that interrupted work left, or None."""
+    """Return the intact packed file that interrupted work left for images from `first` on, or None."""
     for note in sorted(within.glob(f"{_NOTE}{first:08d}-*.json")):
         entry = convert(from_json(note.read_bytes(), where=str(note)), FileEntry, where=str(note))
         path = pool / entry.path

@@ -35,7 +35,7 @@ from lpld_labels.pool.views import require_drawn, require_readable_views
 
 @dataclass(frozen=True)
 class Shard:
-    """The work for one shard. items: arguments of the source. batches: number that it yields for them."""
+    """The work for one shard. items: argument of the source. batches: how many the source yields for them."""
 
     items: tuple[Any, ...]
     batches: int

@@ -1,7 +1,7 @@
 """The files of a pool, verified before use: complete files by their digest, Parquet files by their footer.
 
 `PoolFiles` reads a directory, `RemoteFiles` an address. Without a cache, `RemoteFiles` fetches pages and
-files whenever they are read. With one, it keeps files on disk, labels in blocks (`CachedRanges`).
+files whenever they are read. With a cache, it keeps files on disk, and labels in blocks (`CachedRanges`).
 Remote bytes that differ from the manifest may have been corrupted in transit: they are fetched again before
 the pool is reported as corrupt.
 """
@@ -43,7 +43,7 @@ from lpld_labels.pool.label_pages import LabelLayout
 
 _CHUNK = 1 << 22
 _MOST = MAX_JSON_BYTES + 1
-"""Bytes that are read of a manifest or card: enough to refuse one that is too large."""
+"""Maximum bytes to read of a manifest or card: one above the limit, so that larger files are refused."""
 
 
 class PoolFiles:
@@ -58,10 +58,10 @@ class PoolFiles:
         return f"{self._path}/{path}"
 
     def manifest_text(self) -> bytes:
-        """Return pool.json, cut one byte above the size limit; NotAPoolError if there is none."""
+        """Return at most `_MOST` bytes of pool.json; raise NotAPoolError if it is missing."""
         try:
             if Path(self.at(MANIFEST_FILE)).is_symlink():
-                # Check before reading: errors quote contents, which could be those of a file elsewhere.
+                # Check before reading: errors quote contents, and a symlink may lead out of the pool.
                 refuse_links_out(self._path, [MANIFEST_FILE])
             return _start_of(self.at(MANIFEST_FILE))
         except FileNotFoundError:
@@ -74,13 +74,13 @@ class PoolFiles:
         return _start_of(path) if Path(path).is_file() else None
 
     def check_sizes(self, manifest: Manifest) -> None:
-        """Refuse missing files, files of the wrong size, and links out of the pool."""
+        """Refuse missing files, files of the wrong size, and symlinks that lead out of the pool."""
         for entry in manifest.files:
             require_size(entry, size_of_regular(self.at(entry.path)), self.at(entry.path))
         refuse_links_out(self._path, [MANIFEST_FILE, *(entry.path for entry in manifest.files)])
 
     def names(self) -> Iterator[tuple[str, bool]]:
-        """Yield the paths of all files in the pool's directory, sorted, and whether each is a link."""
+        """Yield the paths of all files in the pool's directory, sorted, and whether each is a symlink."""
         for place in sorted(Path(self._path).rglob("*")):
             if place.is_symlink() or not place.is_dir():
                 yield place.relative_to(self._path).as_posix(), place.is_symlink()
@@ -90,12 +90,12 @@ class PoolFiles:
         path = self.at(entry.path)
         size = size_of_regular(path)
         if size is not None:
-            # A link may lead to another file.
+            # A symlink may lead to another file.
             require_size(entry, size, path)
         return file_chunks(path)
 
     def whole(self, entry: FileEntry) -> bytes:
-        """Return a complete file, its digest verified."""
+        """Return the bytes of a file after verifying its digest."""
         data = b"".join(map(memoryview, self.chunks(entry)))
         require_digest(entry, bytes_digest(data), self.at(entry.path))
         return data
@@ -104,7 +104,7 @@ class PoolFiles:
         return open_file(self.at(entry.path))
 
     def cut_labels(self, layout: LabelLayout) -> None:
-        """Set where labels files can be cut into blocks for caching."""
+        """Set the offsets at which labels files may be split into blocks for caching."""
 
     def prefetch(self, layout: LabelLayout, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
         """Fetch the data of these batches in the background, in this order, if files are remote."""
@@ -127,7 +127,7 @@ class RemoteFile:
 
     def read(self, offset: int, length: int) -> pa.Buffer:
         if not 0 <= offset <= offset + length <= self.size:
-            raise PoolCorruptError("span lies outside the file", where=self.where, got=(offset, length))
+            raise PoolCorruptError("range is outside the file", where=self.where, got=(offset, length))
         try:
             return self._ranges.read(self._path, offset, offset + length)
         except FileNotFoundError:
@@ -138,7 +138,7 @@ class RemoteFile:
 
 
 class RemoteFiles(PoolFiles):
-    """The files of a pool at an address. cache: None keeps nothing on disk."""
+    """The files of a pool at an address. cache: None to keep nothing on disk."""
 
     def __init__(self, address: str, cache: DiskCache | None = None) -> None:
         self.store = RemoteStore(address)
@@ -179,7 +179,7 @@ class RemoteFiles(PoolFiles):
         return retry_corrupt(lambda: b"".join(map(memoryview, self._fetched(entry))))
 
     def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
-        """Yield a file in pieces, from the cache if there is one; the next pieces are fetched meanwhile."""
+        """Yield a file in pieces, from the cache if there is one, else fetched ahead from the store."""
         return self._pieces(entry) if self._cache is None else file_chunks(self._kept(entry, self._cache))
 
     def open(self, entry: FileEntry) -> ByteSource:
@@ -194,7 +194,7 @@ class RemoteFiles(PoolFiles):
             self._cached = CachedRanges(self.store, self._cache, layout.files(), check=layout.check)
 
     def prefetch(self, layout: LabelLayout, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
-        """Fetch in the background; with a cache, complete views files first."""
+        """Fetch in the background; if there is a cache, fetch complete views files first."""
         cache = self._cache
         missing = [entry for entry in views if cache and not cache.path(entry.digest).exists()]
         if cache is not None and missing:
@@ -216,7 +216,7 @@ class RemoteFiles(PoolFiles):
             self._cached.close()
 
     def _kept(self, entry: FileEntry, cache: DiskCache) -> Path:
-        """Return a file in the cache. A corrupt file there is fetched again."""
+        """Return the path of a file in the cache; fetch the file if it is missing or corrupt there."""
 
         def fetch() -> Path:
             return retry_corrupt(lambda: cache.get(entry.digest, entry.bytes, lambda: self._fetched(entry)))
@@ -250,14 +250,14 @@ def read_manifest(files: PoolFiles) -> Manifest:
 
 
 def manifest_of(location: Location) -> Manifest:
-    """Return the manifest of a pool. location: of the pool, or of a manifest file of any name."""
+    """Return the manifest of a pool. location: path or address of a pool or of a manifest file."""
     if not is_address(location) and local_path(location).is_file():
         return Manifest.parse(_start_of(str(local_path(location))), where=os.fspath(location))
     return read_manifest(open_files(os.fspath(location).removesuffix(f"/{MANIFEST_FILE}")))
 
 
 def read_table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> pa.Table:
-    """Return the table of a Parquet file, its digest verified."""
+    """Return the table of a Parquet file after verifying the file's digest."""
     data = MemoryFile(files.whole(entry), files.at(entry.path))
     return VerifiedParquet(data, entry, schema).read_all()
 
@@ -281,7 +281,7 @@ def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -
 
 
 def is_intact(path: Path, entry: FileEntry) -> bool:
-    """Whether a local file has the size and digest that a manifest gives it."""
+    """Return whether a local file has the size and digest of its manifest entry."""
     return size_of_regular(path) == entry.bytes and file_digest(path) == entry.digest
 
 
@@ -322,10 +322,10 @@ def require_size(entry: FileEntry, size: int | None, where: str) -> None:
 
 
 def require_digest(entry: FileEntry, digest: str, where: str) -> None:
-    """Refuse a file with another digest than in the manifest."""
+    """Refuse a file whose digest differs from its manifest entry."""
     if digest != entry.digest:
         raise PoolCorruptError(
-            "file is not the one this pool was written with",
+            "file has the wrong digest",
             where=where,
             expected=f"SHA-256 {entry.digest[:12]}...",
             got=f"{digest[:12]}...",

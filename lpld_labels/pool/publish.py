@@ -2,7 +2,7 @@
 
 Every step can be interrupted and repeated. A new pool is completed in OUT.partial/pool, its manifest last,
 and then renamed to OUT. To add to a pool, new files are moved into it, then its manifest is replaced, then
-files that only the old manifest names are deleted. Readers see no change before that one rename.
+files that only the old manifest names are deleted. Readers see no change until the manifest is replaced.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from lpld_labels.version import __version__
 def publish(
     plan: PoolPlan, work: Unfinished, records: Sequence[ShardRecord], *, overwrite: bool = False
 ) -> Manifest:
-    """Publish shards whose files were verified. overwrite: replace another pool at the same place."""
+    """Publish shards whose files were verified. overwrite: replace another pool at `plan.out`."""
     base = plan.base
     header = _with_results(plan, records)
     records = [record for record in records if record.files]
@@ -119,7 +119,7 @@ def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
     skipped = [one for record in records for one in record.skipped]
     if skipped and not any(record.files for record in records):
         raise LabelSourceError(
-            f"none of the input can be used: {skipped[0].why}", where=skipped[0].file or plan.out
+            f"all input was skipped, first: {skipped[0].why}", where=skipped[0].file or plan.out
         )
     if not plan.notes and not skipped:
         return plan.header
@@ -130,7 +130,7 @@ def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
 
 
 def put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
-    """Complete a new pool, rename it into place and delete the old one last. text: the manifest."""
+    """Complete a new pool, rename it into place, then delete the old pool. text: the manifest."""
     with write_errors(work.out):
         write_atomically(work.pool / schema.MANIFEST_FILE, text, within=work.directory)
         _mark(work, text)
@@ -182,7 +182,7 @@ def _shard_files(base: Manifest | None, records: Sequence[ShardRecord]) -> list[
 
 
 def _merged_index(out: Path, base: Manifest | None, records: Sequence[ShardRecord]) -> pa.Table:
-    """Return the batch index of old and new shards in key order. Shards are numbered like labels files."""
+    """Return the batch index of old and new shards in key order. Shards are numbered in labels file order."""
     paths = [entry.path for entry in _shard_files(base, records) if entry.role == "labels"]
     number = {path: np.int32(place) for place, path in enumerate(paths)}
     parts = [_renumbered(record.index, number[record.files[-1].path]) for record in records]
@@ -256,7 +256,7 @@ def _components(
 
 
 def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
-    """Return views per image without mixing partners, int64 [images]. numbers: of batches; None: all."""
+    """Return views per image, not counting mixing partners: int64 [images]. numbers: batches; None: all."""
     counted = np.ones(len(pool), np.bool_)
     if numbers is not None:
         counted[:] = False
@@ -273,13 +273,13 @@ def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = No
             wanted = np.repeat(counted[inside], pool.index.rows[inside])
             images = file.read(group, ["image"])["image"].to_numpy()
             if len(images) != len(wanted) or ((images < 0) | (images >= len(views))).any():
-                raise PoolCorruptError("column 'image' is wrong", where=file.where)
+                raise PoolCorruptError("column 'image' has wrong values or length", where=file.where)
             views += np.bincount(images[wanted], minlength=len(views))
     return views
 
 
 def coverage_of(views: npt.NDArray[np.int64], classes: npt.NDArray[np.int32]) -> Coverage:
-    """Return the coverage of images. views, classes [images]: number of views and class of each."""
+    """Return the coverage of images. views, classes: [images], number of views and class of each image."""
     if not len(views):
         return Coverage(minimum=0, median=0.0, maximum=0, images=0, classes=0)
     return Coverage(

@@ -1,4 +1,4 @@
-"""Read pools: any batch at random, without torch."""
+"""Read pools with random access to batches, without torch."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class PoolReader(Shown):
 
     location: local path or address (``s3://``, ``https://``, anything fsspec opens).
     view_cache_bytes: memory for decoded views (about 40 bytes a row).
-    check_sizes: refuse at once if a file is missing or has the wrong size.
+    check_sizes: fail on opening if a file is missing or has the wrong size.
     open_shards: how many shards to keep open. Two are enough for sequential reads.
     cache: keeps files of a remote pool on disk (`lpld_labels.io.disk_cache`).
-    image_folder: the labelled images, of which notebooks show views; not needed if the pool carries them.
+    image_folder: folder of the labelled images, to show views in notebooks; None if the pool contains them.
 
     Opening reads and verifies only the manifest, the batch index and codec tables. Readers can be pickled
     and survive fork, so PyTorch workers can use them; threads may share one.
 
-    Public: manifest, header, classes, codec, keys, images, read, read_views, read_labels, close. The other
-    members are for the modules of this library and may change with them.
+    Public: manifest, header, classes, codec, keys, images, read, read_views, read_labels, close. All other
+    members are internal to this library and may change.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class PoolReader(Shown):
 
     @property
     def files(self) -> PoolFiles:
-        """The pool's files. After a fork, with new connections."""
+        """The pool's files, opened again with new connections after a fork."""
         if self._process != os.getpid():
             self._files = open_files(self._address, self._settings["cache"])
             self._files.cut_labels(self._layout)
@@ -147,7 +147,7 @@ class PoolReader(Shown):
         return isinstance(key, tuple) and len(key) == 2 and self.index.find(BatchKey(*key)) is not None
 
     def read(self, key: tuple[int, int], *, dtype: npt.DTypeLike | None = None) -> LabelBatch:
-        """Return one batch. dtype: of the labels; the codec's native one by default.
+        """Return one batch. dtype: dtype of the labels; None for the codec's native dtype.
 
         Arrays may be read-only; copy them before changing them.
         """
@@ -155,11 +155,11 @@ class PoolReader(Shown):
         return labelled(self.views_at(number), self.labels_at(number, dtype))
 
     def read_views(self, key: tuple[int, int]) -> ViewBatch:
-        """Return one batch without reading its labels."""
+        """Return the views of one batch without reading its labels."""
         return self.views_at(self.find(key))
 
     def read_labels(self, key: tuple[int, int], *, dtype: npt.DTypeLike | None = None) -> LabelArray:
-        """Return one batch's labels [B, C] without reading its views."""
+        """Return the labels [B, C] of one batch without reading its views."""
         return self.labels_at(self.find(key), dtype)
 
     def read_encoded(self, key: tuple[int, int]) -> EncodedBatch:
@@ -189,7 +189,7 @@ class PoolReader(Shown):
         return self._views.views(number)
 
     def images_at(self, number: int) -> npt.NDArray[np.int32]:
-        """Return which images batch `number` shows: int32 [B]."""
+        """Return the image table rows of the views of batch `number`: int32 [B]."""
         return self._views.images(number)
 
     def encoded_at(self, number: int) -> EncodedBatch:
@@ -220,11 +220,11 @@ class PoolReader(Shown):
         self.files.prefetch(self._layout, numbers, self.manifest.files_of("views"))
 
     def advance(self) -> None:
-        """Advance the prefetch window by a batch that is about to be read."""
+        """Advance the prefetch window by one batch, which is about to be read."""
         self._files.advance()
 
     def digest_of(self, batch_digests: Sequence[bytes]) -> str:
-        """Return the content digest of this pool with other batches, given their digests in key order."""
+        """Return the content digest this pool would have with batches of these digests, in key order."""
         return pool_digest(
             self.header,
             codec=self.codec.name,
@@ -237,7 +237,7 @@ class PoolReader(Shown):
         return VerifiedParquet(self.files.open(entry), entry, schema)
 
     def with_cache(self, cache: DiskCache) -> PoolReader:
-        """Return a reader that keeps remote files on disk: this one, if it does or if the pool is local."""
+        """Return a reader that caches remote files on disk; `self` if it has a cache or the pool is local."""
         if self._settings["cache"] is not None or not is_address(self._address):
             return self
         return PoolReader(self._address, **{**self._settings, "cache": cache})

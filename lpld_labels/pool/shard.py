@@ -48,7 +48,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
-    """An encoded batch. views_digest: first 8 bytes. constraints: checked on its views; None if unchecked."""
+    """An encoded batch. views_digest: first 8 bytes. constraints: met by its views; None if unchecked."""
 
     views: ViewBatch
     payload: Payload
@@ -90,8 +90,8 @@ class Skipped:
 class ShardRecord:
     """A finished shard.
 
-    files: none if all its batches were skipped. components: bytes of the files by component.
-    index: with shard number 0. images: int32 [rows], the image of each view.
+    files: empty if all batches were skipped. components: bytes of the files by component.
+    index: its rows of the batch index, with shard number 0. images: int32 [rows], the image of each view.
     """
 
     files: tuple[FileEntry, ...] = ()
@@ -106,7 +106,7 @@ class ShardRecord:
         return [BatchKey(epoch, batch) for epoch, batch in zip(epochs, batches, strict=True)]
 
     def dump(self) -> bytes:
-        """Return the record's file: the SHA-256 of the rest, then a Parquet table."""
+        """Return the bytes of the record file: a Parquet table, preceded by its SHA-256."""
         offsets = np.concatenate([[0], np.cumsum(self.index["rows"].to_numpy())]).astype(np.int32)
         lists: Any = pa.ListArray
         images = lists.from_arrays(pa.array(offsets), pa.array(self.images, pa.int32()))
@@ -123,7 +123,7 @@ class ShardRecord:
 
     @staticmethod
     def parse(data: bytes, *, where: str) -> ShardRecord | None:
-        """Return the record in a file's bytes, or None if they are damaged."""
+        """Return the record in a file's bytes; None if it is damaged or of an older version."""
         digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
         if hashlib.sha256(body).digest() != digest:
             return None
@@ -156,7 +156,7 @@ def write_shard(
     views: schema.Views,
     skipped: Sequence[Skipped] = (),
 ) -> None:
-    """Write shard `number` into OUT.partial, durably, its record last."""
+    """Write shard `number` durably into OUT.partial, its record last."""
     with write_errors(directory):
         record = ShardRecord(skipped=tuple(skipped))
         if batches:
@@ -211,7 +211,7 @@ def _write_files(
 
 @contextlib.contextmanager
 def _new_file(pool: Path, path: str) -> Iterator[DigestingFile]:
-    """Open a new file in `pool/` of OUT.partial; it gets its name when it is complete and durable."""
+    """Yield a new file in `pool/` of OUT.partial; rename it to `path` when it is complete and durable."""
     target = pool / path
     target.parent.mkdir(parents=True, exist_ok=True)
     with temporary_path(pool.parent) as temporary:
@@ -222,7 +222,7 @@ def _new_file(pool: Path, path: str) -> Iterator[DigestingFile]:
 
 
 def _index_rows(batches: Sequence[EncodedBatch], places: npt.NDArray[np.int64], *, drawn: bool) -> pa.Table:
-    """Return index rows, shard 0 for now. places: int64 [batches, 2], offset and bytes of payload pages."""
+    """Return index rows with shard 0. places: int64 [batches, 2], offset and bytes of payload pages."""
     count, rows = len(batches), [batch.views.rows for batch in batches]
     sizes = np.array([batch.nbytes for batch in batches])
     strengths = [batch.views.mix.strength if drawn and batch.views.mix else None for batch in batches]
@@ -347,7 +347,7 @@ def _label_rows(keys: Sequence[BatchKey], payloads: Sequence[Payload], fields: p
 
 
 def _groups(rows: Sequence[int], weights: Sequence[int], limit: int) -> Iterator[slice]:
-    """Yield runs of batches, each closed at the first batch that reaches the limit."""
+    """Yield slices of batches; each ends with the first batch whose summed weights reach the limit."""
     start = weight = held = 0
     for number, (count, more) in enumerate(zip(rows, weights, strict=True)):
         if held + count > MAX_GROUP_ROWS:

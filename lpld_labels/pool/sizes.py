@@ -59,7 +59,7 @@ class SizeModel:
 
 
 def part_bytes(pool: PoolReader, numbers: npt.NDArray[np.integer[Any]]) -> int:
-    """Return the upper limit of a pool of these batches, copied as stored. Reads manifest and index only."""
+    """Return an upper limit of a pool's bytes with these batches as stored. Reads only manifest and index."""
     index, manifest = pool.index, pool.manifest
     count, rows = len(numbers), int(index.rows[numbers].sum(dtype=np.int64))
     labels = int(index.label_bytes[numbers].sum(dtype=np.int64))

@@ -5,7 +5,7 @@ OUT.partial/
   records/K      the record of finished shard K (shard.py)
   pool/          files of the new pool
   published      SHA-256 of the manifest, written just before the pool is published (publish.py)
-  .tmp-*         temporary files, also those of processes that died
+  .tmp-*         temporary files, including those of dead processes
 
 The directory is locked while a process works in it; parts of one job share the lock.
 """
@@ -50,7 +50,7 @@ def partial_directory(out: Path) -> Path:
 
 
 class Unfinished:
-    """The unfinished work on a pool, locked; made by `unfinished`."""
+    """The locked unfinished work on a pool. Use `unfinished` to create it."""
 
     def __init__(self, out: Path, descriptor: int, *, shared: bool = False) -> None:
         self.out = out
@@ -71,7 +71,7 @@ class Unfinished:
         self._finish(bare=begun == [PLAN] and not shared)
 
     def _finish(self, *, bare: bool) -> None:
-        """Delete the remains of published work. bare: only the plan is left of an interrupted deletion."""
+        """Delete the remains of published work. bare: an interrupted deletion has left only the plan."""
         mark, manifest = self.directory / PUBLISHED, self.out / MANIFEST_FILE
         published = mark.is_file() and manifest.is_file() and mark.read_text() == file_digest(manifest)
         if published:
@@ -87,9 +87,9 @@ class Unfinished:
     def begin(
         self, identity: Mapping[str, Any], cut: Sequence[int] = (), *, overwrite: bool = False
     ) -> list[int]:
-        """Begin work, or resume work of the same identity; return the items of each shard.
+        """Begin work, or resume work of the same identity; return the number of items of each shard.
 
-        cut: items of each shard of new work. overwrite: delete unfinished work of another identity.
+        cut: number of items of each shard of new work. overwrite: delete unfinished work of another identity.
         """
         wanted = as_json(identity)
         plan = {"format": _FORMAT, "identity": wanted, "cut": list(cut)}
@@ -104,11 +104,11 @@ class Unfinished:
         if different:
             field, expected, got = different[0]
             raise StagingMismatchError(
-                f"unfinished work for something else is here: '{field}' differs",
+                f"unfinished work here differs from this command in '{field}'",
                 where=self.directory,
                 expected=expected,
                 got=got,
-                hint="finish it with its own settings, delete this directory, or replace it (--overwrite)",
+                hint="finish it with its original settings, delete this directory, or use --overwrite",
             )
         return [int(count) for count in found["cut"]]
 
@@ -118,7 +118,7 @@ class Unfinished:
         with write_errors(self.directory):
             write_durably(temporary, to_json(plan))
             try:
-                # Unlike a rename, a link does not replace the plan of another part.
+                # Unlike a rename, a hard link does not replace the plan of another part.
                 os.link(temporary, self.directory / PLAN)
             except FileExistsError:
                 pass
@@ -133,7 +133,7 @@ class Unfinished:
         return sorted(int(path.name) for path in folder.iterdir()) if folder.is_dir() else []
 
     def records(self, numbers: Sequence[int], *, checked: bool) -> dict[int, ShardRecord]:
-        """Return records of finished shards; delete damaged ones. checked: verify their files' digests."""
+        """Return records of finished shards; delete damaged records. checked: verify the shards' files."""
 
         def load(number: int) -> ShardRecord | None:
             path = record_path(self.directory, number)
@@ -151,7 +151,7 @@ class Unfinished:
         return found
 
     def _is_whole(self, record: ShardRecord) -> bool:
-        """Whether the files of a shard are intact, here or already moved into the pool."""
+        """Return whether the files of a shard are intact, here or already moved into the pool."""
         for entry in record.files:
             path = self.pool / entry.path
             if not is_intact(path if path.exists() else self.out / entry.path, entry):
@@ -159,13 +159,13 @@ class Unfinished:
         return True
 
     def alone(self) -> bool:
-        """Take the lock for this process only; return whether no other process works here."""
+        """Try to lock for this process only; return False if another process works here."""
         with contextlib.suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         return try_lock(self._descriptor, fcntl.LOCK_EX)
 
     def delete(self) -> None:
-        """Delete everything. The plan goes last: it proves that the rest is ours."""
+        """Delete everything. The plan goes last, because it proves that the other files are ours."""
         with write_errors(self.directory):
             for path in sorted(
                 self.directory.iterdir(), key=lambda path: (path.name == PLAN, path.name == PUBLISHED)
@@ -178,7 +178,7 @@ class Unfinished:
 
 @contextlib.contextmanager
 def unfinished(out: Path, *, shared: bool = False) -> Iterator[Unfinished]:
-    """Lock the unfinished work on a pool and yield it; the remains of published work are deleted.
+    """Lock the unfinished work on a pool, delete the remains of published work, and yield it.
 
     shared: other processes may share the lock. The directory is created, and removed at the end if empty.
     """
@@ -196,12 +196,12 @@ def finish(out: Path, *, shared: bool = False) -> None:
 
 
 def as_json(values: Mapping[str, Any]) -> Any:
-    """Return values after a round trip through JSON, to compare them with those of a file."""
+    """Return values after a round trip through JSON, to compare them with values read from a file."""
     return from_json(to_json({**values}), where="plan")
 
 
 def differences(found: Any, wanted: Any) -> list[tuple[str, str, str]]:
-    """Return (field, found, wanted) where two JSON documents differ; probes have a tolerance."""
+    """Return (field, found, wanted) for each difference of two JSON documents; probes have a tolerance."""
     return sorted(_differences(found, wanted, ""), key=lambda one: (one[0].endswith(PROBE), one))
 
 

@@ -1,4 +1,4 @@
-"""The views of a pool: read from views files and checked by row group, or drawn from its seed."""
+"""The views of a pool: read from views files and checked per row group, or drawn from the pool's seed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 _UNKNOWN = -1
 _RECORD_BYTES = 2048
-"""Approximate memory of a batch's record, besides the values of its arrays."""
+"""Approximate bytes of memory per batch, besides the values of its arrays."""
 
 
 class _Block:
-    """The batches of a row group, each verified when it is first read. nbytes: their memory."""
+    """The batches of a row group, each verified when it is first read. nbytes: bytes in memory."""
 
     def __init__(self, table: pa.Table, index: BatchIndex, first_row: int, batches: int, where: str) -> None:
         self._decoded = DecodedViews(table)
@@ -46,14 +46,14 @@ class _Block:
             start = int(self._index.first_rows[number]) - self._first_row
             views = self._decoded.batch(key, slice(start, start + int(self._index.rows[number])))
             if views_digest(views)[:VIEWS_SHORT] != self._index.views_digest(number):
-                problem = f"views are not those that were labelled ({key})"
+                problem = f"views differ from those that were labelled ({key})"
                 raise PoolCorruptError(problem, where=self._where, hint="restore this file")
             self._verified[number] = views
         return views
 
 
 class StoredViews:
-    """Checked views from views files; keeps `cache_bytes` of row groups and `open_files` files open."""
+    """Checked views from views files. Caches `cache_bytes` of row groups; keeps `open_files` files open."""
 
     def __init__(self, pool: PoolReader, *, cache_bytes: int, open_files: int) -> None:
         self._pool = pool
@@ -95,7 +95,7 @@ class StoredViews:
 
 
 class DrawnViews:
-    """Views drawn again from (seed, epoch, batch), see SPEC.md, and compared with their digests."""
+    """Views drawn again from (seed, epoch, batch) as SPEC.md defines, and compared with their digests."""
 
     def __init__(self, pool: PoolReader, *, cache_bytes: int) -> None:
         self._pool = pool
@@ -122,12 +122,12 @@ class DrawnViews:
     def _draw(self, number: int) -> ViewBatch:
         pool, index = self._pool, self._pool.index
         key = index.key(number)
-        problem = "the seed gives no batch of this size"
+        problem = "the seed gives a batch of another size"
         if len(self.images(number)) == int(index.rows[number]):
             views = _drawn(pool.header, pool.images, key, index.strength(number))
             if views_digest(views)[:VIEWS_SHORT] == index.views_digest(number):
                 return views
-            problem = "drawn views are not those that were labelled"
+            problem = "drawn views differ from those that were labelled"
         hint = "restore pool.json, the index and the image table"
         raise PoolCorruptError(f"{problem} ({key})", where=pool.location, hint=hint)
 
@@ -157,15 +157,15 @@ def require_drawn(views: ViewBatch, header: PoolHeader, images: ImageTable) -> N
     key = views.key
     problem = header.augmentation.drawing_problem() and "their augmentation cannot be drawn"
     if header.seed is None:
-        problem = "the pool does not know its seed"
+        problem = "the pool has no seed"
     if problem is None and key.batch < batches_per_epoch(len(images), header.batch_size):
         drawn = _drawn(header, images, key, None if views.mix is None else views.mix.strength)
         if views_digest(drawn) == views_digest(views):
             return
     raise InvalidArgumentError(
-        f"views of {key} cannot be left out: {problem or 'drawing them gives other views'}",
+        f"views of {key} must be stored: {problem or 'drawing them gives other views'}",
         expected="views that were drawn from the pool's seed, as `build` does",
-        hint="keep them (--views stored): imported pools, and those built for other programs, need them",
+        hint="store them (--views stored), as required for imported pools and pools for other programs",
     )
 
 
@@ -177,11 +177,11 @@ _FEATURES = {
     "cutout_top": CUTOUT_BOX + CUTOUT_FILL,
     "patch_order": ("patch_order",),
 }
-"""Columns that are null together, by one of them."""
+"""Groups of columns that are null in the same rows, keyed by one column of each group."""
 
 
 def check_views(table: pa.Table, pool: PoolReader, numbers: Long, *, where: str) -> None:
-    """Refuse rows of a views file that are invalid or not those of the batches `numbers`, in order."""
+    """Refuse rows of a views file that are invalid or are not exactly the batches `numbers`, in order."""
     index = pool.index
     rows = index.rows[numbers].astype(np.int64)
     if table.num_rows != int(rows.sum()):
@@ -206,7 +206,7 @@ def require_readable_views(views: ViewBatch, images: ImageTable, augmentation: A
 
 
 class _Checks:
-    """Checks of the rows of a views file. rows: int64 [n], of each batch."""
+    """Checks of the rows of a views file. rows: int64 [n], number of rows of each batch."""
 
     def __init__(self, table: pa.Table, rows: Long, where: str) -> None:
         self._table, self._where = table, where
@@ -217,7 +217,7 @@ class _Checks:
         slots = np.arange(len(self._first)) - self._first
         for name, values in {"epoch": epochs, "batch": batches, "slot": slots}.items():
             good = self._table[name].to_numpy() == values
-            self._require(good, f"column '{name}' is not what the index says")
+            self._require(good, f"column '{name}' disagrees with the batch index")
 
     def values(self, images: ImageTable, augmentation: Augmentation) -> None:
         self.crops(images)
@@ -228,23 +228,23 @@ class _Checks:
     def crops(self, images: ImageTable) -> None:
         image = self._table["image"].to_numpy()
         inside = (image >= 0) & (image < len(images))
-        self._require(inside, f"image outside the image table of {len(images)}")
+        self._require(inside, f"image outside the image table of {len(images)} rows")
         top, left, height, width = (self._table[name].to_numpy().astype(np.int64) for name in CROP)
         good = (top >= 0) & (left >= 0) & (height >= 1) & (width >= 1)
         good &= (top + height <= images.heights[image]) & (left + width <= images.widths[image])
         self._require(good, "crop outside its image")
 
     def nulls(self) -> None:
-        """A feature is in all rows of a batch or in none, and a mix box only where there is a partner."""
+        """Require each feature in all rows of a batch or in none, and a mixing partner for each mix box."""
         present: dict[str, Booleans] = {}
         for name, columns in _FEATURES.items():
             valid = self._table[name].is_valid().to_numpy()
             for column in columns:
                 other = self._table[column].is_valid().to_numpy()
-                self._require(valid == other, f"columns '{name}' and '{column}' are not null together")
-            self._require(valid == valid[self._first], f"'{name}' is null in a part of a batch")
+                self._require(valid == other, f"only one of '{name}' and '{column}' is null")
+            self._require(valid == valid[self._first], f"column '{name}' is null in a part of a batch")
             present[name] = valid
-        self._require(~present["mix_top"] | present["mix_slot"], "a mix box without a partner")
+        self._require(~present["mix_top"] | present["mix_slot"], "mix box without a mixing partner")
 
     def boxes(self, augmentation: Augmentation) -> None:
         partner = arrow.filled(self._table["mix_slot"], 0)
@@ -261,7 +261,7 @@ class _Checks:
             self._require(good, f"{kind} box outside the {size[0]} x {size[1]} view")
         for name in ("mix_strength", *MIX_BOX):
             values = arrow.filled(self._table[name], 0)
-            self._require(values == values[self._first], f"'{name}' differs within a batch")
+            self._require(values == values[self._first], f"column '{name}' differs within a batch")
 
     def patches(self) -> None:
         column = self._table["patch_order"].combine_chunks()

@@ -1,8 +1,8 @@
 """Render the pixels of views, and normalise them for a model.
 
 Pixels are integers until views are mixed, so all steps but the last work in uint8. Every step handles one
-image at a time, or rounds each value separately (never a fused multiply-add, which rounds differently at the
-ends of a thread's share), so results are bit-identical for any number of threads.
+image at a time, or rounds each value separately (never by fused multiply-add, which rounds differently at the
+ends of a thread's chunk), so results are bit-identical for any number of threads.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ def _cut_out(plain: torch.Tensor, cutout: CutOut) -> None:
 
 def _cutmix(plain: torch.Tensor, mix: Mix, box: Box) -> None:
     batch, channels, height, width = plain.shape
-    # [B, H, W * 3]: long runs copy faster than threes.
+    # [B, H, W * 3]: long runs copy faster than runs of three values.
     lines = plain.permute(0, 2, 3, 1).view(batch, height, width * channels)
     inside = lines[:, box.top : box.bottom, channels * box.left : channels * box.right]
-    # Gathered before any is overwritten: partners are views of the same batch.
+    # Gather all pixels before overwriting any, because partners are views of the same batch.
     inside.copy_(inside.index_select(0, torch.tensor(mix.partner.tolist())))
 
 
@@ -119,7 +119,7 @@ def _scratch_bytes(shape: tuple[int, ...]) -> torch.Tensor:
 
 def _check_dtype(dtype: torch.dtype, mix: Mix | None) -> None:
     if dtype not in (torch.float32, torch.uint8):
-        raise InvalidArgumentError("pixels come as float32 or uint8", got=dtype)
+        raise InvalidArgumentError("pixels must be float32 or uint8", got=dtype)
     if dtype == torch.uint8 and mix is not None and mix.box is None:
         raise InvalidArgumentError("MixUp's pixels are not integers", expected="float32", got=dtype)
 
@@ -137,7 +137,7 @@ def _check_out(
 
 
 def take_views(views: ViewBatch, slots: npt.NDArray[np.int64]) -> ViewBatch:
-    """Return views `slots` (distinct), then their partners, which are mixed with themselves."""
+    """Return the views of distinct `slots`, then their other mixing partners, each mixed with itself."""
     order, mix = slots, views.mix
     if mix is not None:
         partners = mix.partner[slots]
@@ -177,7 +177,7 @@ def normalise(
     batch, _, height, width = out.shape
     scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=out.device).repeat(width)
     shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], device=out.device).repeat(width)
-    # One factor per value of an image row, not per channel: a long inner loop instead of one of three.
+    # One factor per value of an image row, not per channel: a long inner loop is faster than one of 3 values.
     targets = out.permute(0, 2, 3, 1).view(batch * height, width * 3)
     sources = pixels.permute(0, 2, 3, 1).reshape(batch * height, width * 3)
     for target, source in row_pieces(targets, sources):
@@ -200,11 +200,11 @@ def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
     return shuffled
 
 
-# Resize backends, by the names that manifests record (`Augmentation.resize`): teachers see the difference.
+# Resize backends by their names in manifests (`Augmentation.resize`). Teachers' outputs depend on them.
 
 
 def resize_torch(crop: Pixels, height: int, width: int) -> torch.Tensor:
-    """Bilinear with antialias by PyTorch's uint8 channels-last kernel; one thread per image."""
+    """Resize with PyTorch's uint8 channels-last kernel: bilinear, antialiased, one thread per image."""
     # Let torch add the batch dimension: its stride must be the largest for channels-last, and any other
     # layout makes the kernel three times slower.
     source = torch.from_numpy(crop)[None].permute(0, 3, 1, 2)
@@ -213,9 +213,9 @@ def resize_torch(crop: Pixels, height: int, width: int) -> torch.Tensor:
 
 
 def _resize_pil(method: Image.Resampling, crop: Pixels, height: int, width: int) -> torch.Tensor:
-    """Resize the crop alone by Pillow, as torchvision does with PIL images: columns first, then rows.
+    """Resize a crop with Pillow, as torchvision does with PIL images: first the width, then the height.
 
-    In two steps, because Pillow 13 resizes the rows of tall crops first.
+    In two steps, because Pillow 13 resizes the height of tall crops first.
     """
     columns = Image.fromarray(crop).resize((width, crop.shape[0]), method)
     return torch.from_numpy(np.array(columns.resize((width, height), method)))
@@ -226,7 +226,7 @@ RESIZERS: dict[str, Resizer] = {
     "pil_bicubic": partial(_resize_pil, Image.Resampling.BICUBIC),
     "torch": resize_torch,
 }
-"""By the names of `RESIZE_CODES`. FKD's labelling program uses pil_bicubic."""
+"""Resize functions by the names of `RESIZE_CODES`. FKD's labelling program uses pil_bicubic."""
 
 
 def find_resizer(name: str) -> Resizer:

@@ -3,9 +3,9 @@
 EXIF orientation is ignored, as by torchvision's loader. Samples of 16 bits are scaled to 8; files whose
 samples have no defined range (32 bits, floats) are refused.
 
-Files are untrusted. Only this module calls decoders: with a fixed list of formats, within limits, and all
-their errors become ImageReadError. The size in the header is checked before decoding, and all threads
-together never decode more pixels at once than one image may have.
+Files are untrusted. Only this module calls decoders: with a fixed list of formats and within limits. All
+decoder errors become ImageReadError. The size in the header is checked before decoding, and all threads
+together never decode more pixels at once than the limit for a single image.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from PIL.ImageFile import ImageFile
 from lpld_labels.errors import ImageReadError, InvalidArgumentError, LabelPoolError
 
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")  # The only decoders allowed.
-MAX_PIXELS = 40_000_000  # Of one image: 0.8 GB, as decoding takes at most 20 bytes a pixel (WebP).
+MAX_PIXELS = 40_000_000  # Per image: 0.8 GB, as decoding takes at most 20 bytes per pixel (WebP).
 VARIABLE = "LPLD_MAX_IMAGE_PIXELS"  # Environment variable that overrides MAX_PIXELS.
-BYTES_PER_PIXEL = 4  # Limits a file's size by the pixels allowed: an uncompressed image with alpha.
-MAX_SCANS = 50  # Of a progressive JPEG. Programs write 10 to 20; each is a pass over all pixels.
+BYTES_PER_PIXEL = 4  # Maximum file bytes per allowed pixel: those of an uncompressed image with alpha.
+MAX_SCANS = 50  # Per progressive JPEG. Programs write 10 to 20; each scan is a pass over all pixels.
 _WIDE = ("PNG", "PPM")  # Formats of at most 16 bits, which Pillow may hold in 32.
 _NO_RANGE = {"I": "32 bits", "F": "floating-point numbers"}
 _JPEG = ("JPEG", "MPO")
@@ -86,7 +86,7 @@ def _opened(data: bytes, where: Path | str) -> ImageFile:
             got=data.count(_SCAN),
             hint="replace or remove this file",
         )
-    # Alpha is ignored; Pillow would warn about a palette's.
+    # Alpha is ignored. Pillow would warn about transparency in a palette.
     image.info.pop("transparency", None)
     return image
 
@@ -100,7 +100,7 @@ def _eight_bits(image: ImageFile, data: bytes) -> Callable[[_Box], Image.Image]:
         # Cropping to the full size would only add a copy.
         return lambda box: image if box == (0, 0, *image.size) else image.crop(box)
     if raw == {"LA;16B"}:
-        # Grey with alpha: read as RGBA, the four bytes are high and low byte of grey, then of alpha.
+        # Grey with alpha: read as RGBA, the channels are the high and low byte of grey, then of alpha.
         parts = _read_as(image, "RGBA")
 
         def grey(box: _Box) -> Image.Image:
@@ -108,7 +108,7 @@ def _eight_bits(image: ImageFile, data: bytes) -> Callable[[_Box], Image.Image]:
             return Image.fromarray(_scaled(samples[:, :, 0] * 256 + samples[:, :, 1]))
 
         return grey
-    # Pillow keeps the high byte of a colour; with the other byte order it keeps the low one.
+    # Pillow keeps the high byte of a colour; if the byte order is swapped, it keeps the low byte.
     other = _read_as(Image.open(io.BytesIO(data), formats=FORMATS), None)
 
     def colour(box: _Box) -> Image.Image:
@@ -126,7 +126,7 @@ def _raw_mode(tile: Any) -> str:
 
 
 def _read_as(image: ImageFile, raw: str | None) -> ImageFile:
-    """Set the raw mode of an image before it is loaded: `raw`, or by default the other byte order."""
+    """Set the raw mode of an image before it is loaded: `raw`, or its own mode with bytes swapped."""
     tiles: list[Any] = []
     for tile in image.tile:
         mode = raw or _raw_mode(tile)[:-1] + _OTHER_BYTE[_raw_mode(tile)[-1]]
@@ -151,7 +151,7 @@ def _readable(where: Path | str) -> Iterator[None]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_many_pixels(where, str(error)) from None
     except MemoryError:
-        raise ImageReadError("image needs more memory than there is", where=where) from None
+        raise ImageReadError("not enough memory to decode this image", where=where) from None
     except Exception as error:  # noqa: BLE001 - decoders raise nearly everything when a file is broken
         unknown = isinstance(error, UnidentifiedImageError)
         problem = f"not an image ({', '.join(FORMATS)})" if unknown else f"broken image: {error}"
@@ -159,13 +159,13 @@ def _readable(where: Path | str) -> Iterator[None]:
 
 
 def max_pixels() -> int:
-    """Return how many pixels an image may have."""
+    """Return the maximum number of pixels of an image."""
     text = os.environ.get(VARIABLE, "")
     if not text:
         return MAX_PIXELS
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
         raise InvalidArgumentError(
-            f"environment variable {VARIABLE} is wrong", expected="a number of pixels", got=repr(text)
+            f"environment variable {VARIABLE} is invalid", expected="a number of pixels", got=repr(text)
         )
     return int(text)
 
@@ -192,7 +192,7 @@ class PixelLimit:
 
     @contextlib.contextmanager
     def room_for(self, pixels: int) -> Iterator[None]:
-        """Wait until an image of that size may be decoded; a single image always may."""
+        """Wait until an image of this many pixels may be decoded. Never wait if no other is being decoded."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self._taken + pixels <= max_pixels())
             self._taken += pixels

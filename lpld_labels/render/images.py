@@ -134,20 +134,20 @@ def passed_over(root: Location) -> list[str]:
 
 
 def try_each_kind(root: Location, paths: Iterable[str]) -> None:
-    """Decode one image of each extension, so that unsupported kinds fail early."""
+    """Decode one image of each extension, so that unsupported formats fail early."""
     for path in {Path(path).suffix.lower(): path for path in reversed(list(paths))}.values():
         decode_image(read_file(Path(root) / path), where=Path(root) / path)
 
 
 def _file_paths(folder: Path, class_name: str) -> list[str]:
-    """Return a class's visible files in ImageFolder order. Follows links, but refuses cycles."""
+    """Return a class's visible files in ImageFolder order. Follows symlinks; refuses repeated directories."""
     found: list[tuple[str, list[str]]] = []
     seen: set[tuple[int, int]] = set()
     for directory, below, names in os.walk(folder / class_name, followlinks=True, onerror=_cannot_list):
         status = Path(directory).stat()
         if (status.st_dev, status.st_ino) in seen:
             raise ImageReadError(
-                "links lead to this directory for the second time", where=directory, hint="remove a link"
+                "symlinks lead to this directory twice", where=directory, hint="remove one of the symlinks"
             )
         seen.add((status.st_dev, status.st_ino))
         below[:] = [name for name in below if not _hidden(name)]
@@ -192,10 +192,10 @@ class ImageSource(Protocol):
     def table(self) -> ImageTable: ...
 
     def read(self, row: int) -> bytes:
-        """Return one image file; raise an error if it is not the labelled one."""
+        """Return the bytes of an image file; raise an error if it is not the labelled file."""
 
     def place(self, row: int) -> str:
-        """Return where an image is, for messages."""
+        """Return the location of an image, for messages."""
 
 
 class FolderImages:
@@ -221,7 +221,7 @@ class FolderImages:
                 where=path,
                 expected=f"digest {wanted.hex()}",
                 got=image_digest(data).hex(),
-                hint="restore the labelled images, or label these with a new build",
+                hint="restore the labelled images, or label the changed images with a new build",
             )
         return data
 
@@ -245,12 +245,12 @@ def no_images(pool: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         "the pool does not carry its images",
         where=pool,
-        hint="give the labelled image folder (--images), or put them in (lpld-labels copy --images)",
+        hint="give the labelled image folder (--images), or add the images (lpld-labels copy --images)",
     )
 
 
 def check_images(source: ImageSource, *, progress: Progress | None = None) -> None:
-    """Refuse the first image that is missing or changed. Rows without a digest only need to exist."""
+    """Refuse missing or changed images. Images without a digest only need to exist."""
     rows = range(len(source.table))
     for done, _ in enumerate(map_ahead(source.read, rows, workers=THREADS, ahead=AHEAD), 1):
         if progress is not None:

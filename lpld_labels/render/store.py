@@ -33,11 +33,11 @@ _FILLED = 1 << 32
 class ImageStore:
     """The images of a table as uint8 [H, W, 3], decoded on first use. Callers must not write into them.
 
-    memory_bytes: limit of decoded images kept in memory; the others are decoded every time.
-    cache_directory: keep all decoded images in a file there instead, which processes share. Not used if the
-    table has images without a digest.
-    workers: worker processes that will read the store. On Linux they share memory if it holds all images;
-    otherwise each keeps its share of `memory_bytes`.
+    memory_bytes: limit of decoded images kept in memory; further images are decoded on every access.
+    cache_directory: keep all decoded images in a file in this directory, which processes share. Ignored if
+    the table has images without a digest.
+    workers: number of worker processes that will read the store. On Linux they share memory if all images fit
+    in it; otherwise each may use `memory_bytes` / `workers`.
 
     Stores can be pickled (without their images), survive fork, and threads may share one.
     """
@@ -67,8 +67,8 @@ class ImageStore:
         self.table = self.source.table
         path = self._cache if self._shared is None else self._shared.path
         self._file = None if path is None else PixelFile(path, self.table)
-        # Views show images equally often, so keeping the first ones is as good as any choice, and needs
-        # neither bookkeeping nor locks.
+        # Views show images equally often, so keeping the first images is as good as any other choice, and
+        # needs neither bookkeeping nor locks.
         ends = _ends(self.table)
         self._keep: list[bool] = (ends[1:] - ends[0] <= self._memory_bytes).tolist()
         self._held: dict[int, Pixels] = {}
@@ -92,7 +92,7 @@ class ImageStore:
         expected = (int(self.table.heights[index]), int(self.table.widths[index]))
         if image.shape[:2] != expected:
             raise ImageMismatchError(
-                f"image {index} has another size than the labelled one",
+                f"image {index} differs in size from the labelled image",
                 where=where,
                 expected=f"{expected[1]} x {expected[0]}",
                 got=f"{image.shape[1]} x {image.shape[0]}",
@@ -111,7 +111,7 @@ class ImageStore:
 
 
 class SharedMemory:
-    """An unnamed file in memory; the system frees it when the last process closes it."""
+    """An unnamed in-memory file; the system frees it when the last process closes it."""
 
     def __init__(self, size: int) -> None:
         self._name = f"lpld-images-{uuid.uuid4().hex}"
@@ -172,7 +172,7 @@ class PixelFile:
         return pixels.reshape(height, width, 3)
 
     def _write(self, index: int, image: Pixels) -> None:
-        """Write the pixels, then their seal, to the file: through the map, a full disk would be a signal."""
+        """Write the pixels, then their seal, with pwrite: via the map, a full disk would kill the process."""
         seal = _FILLED | isal_zlib.crc32(image.data)
         with write_errors(self._path):
             for data, position in (
@@ -185,7 +185,7 @@ class PixelFile:
 
 
 def cache_file(directory: Path, table: ImageTable) -> Path:
-    """Return the file for these images. Its name covers everything that the decoded pixels depend on."""
+    """Return the cache file of these images. Its name hashes everything that the decoded pixels depend on."""
     # Pillow bundles a JPEG decoder, so another release may decode to other pixels.
     state = hashlib.sha256(f"{FORMAT}\npillow {PIL.__version__}\n{table.digest().hex()}\n".encode())
     state.update(np.stack([table.heights, table.widths]).astype("<i4").tobytes())
@@ -193,7 +193,7 @@ def cache_file(directory: Path, table: ImageTable) -> Path:
 
 
 def _ends(table: ImageTable) -> npt.NDArray[np.int64]:
-    """Return where the seals and each image end in a pixel file: int64 [1 + N]."""
+    """Return the offsets in a pixel file where the seals and each image end: int64 [1 + N], in bytes."""
     sizes = table.heights.astype(np.int64) * table.widths * 3
     return np.cumsum(np.concatenate([[8 * len(table)], sizes]))
 
@@ -224,7 +224,7 @@ def _make_room(path: Path, total: int) -> None:
 
 
 def _available_memory() -> int:
-    """Return the bytes of free memory; 0 where memory cannot be shared this way."""
+    """Return the bytes of available memory; 0 if the system has no in-memory files (memfd)."""
     if not hasattr(os, "memfd_create"):
         return 0
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

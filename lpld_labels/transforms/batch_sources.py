@@ -1,4 +1,4 @@
-"""Batches of other pools, as stored or encoded anew, and the plan of a pool of them."""
+"""Sources that copy or re-encode batches of existing pools, and plans of pools made from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lpld_labels.transforms.outputs import pool_path
 
 @dataclass(frozen=True)
 class CopiedBatches:
-    """Batches as stored in one of some pools; items are keys."""
+    """Yields batches of several pools as stored; items are keys."""
 
     pools: tuple[PoolReader, ...]
 
@@ -35,7 +35,7 @@ class CopiedBatches:
 
 @dataclass(frozen=True)
 class EncodedBatches:
-    """Batches of a pool with their labels encoded anew; items are keys."""
+    """Yields batches of a pool with their labels re-encoded; items are keys."""
 
     pool: PoolReader
     codec: Codec
@@ -60,10 +60,10 @@ def transform_plan(
     views: Views | None = None,
     most_bytes: int | None = None,
 ) -> PoolPlan:
-    """Return the plan of a pool made of batches of another.
+    """Return the plan of a pool made of batches of `pool`.
 
-    step: added to the lineage. keys: in key order; None for all. codec: None to copy labels as stored.
-    bytes_per_row: estimated size of labels in that codec. views: None to store views as `pool` does.
+    step: appended to the lineage. keys: in key order; None for all. codec: None to copy labels as stored.
+    bytes_per_row: estimated size of labels in `codec`. views: stored or drawn; None for the same as `pool`.
     """
     keys = pool.keys if keys is None else keys
     numbers = pool.index.numbers(keys)
@@ -90,13 +90,13 @@ def transform_plan(
 
 
 def _in_reading_order(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchKey]:
-    """Return keys in file order, and prefetch their labels where the pool is remote."""
+    """Return keys in file order, and prefetch their labels if the pool is remote."""
     ordered = pool.index.in_file_order(keys)
     pool.prefetch(pool.index.numbers(ordered).tolist())
     return ordered
 
 
 def _detached(batch: EncodedBatch) -> EncodedBatch:
-    """Copy a batch out of its row groups, so that they can be freed while it waits for its shard."""
+    """Copy a batch's arrays, so that its row groups can be freed before its shard is written."""
     payload = {name: arrow.take(array, np.arange(len(array))) for name, array in batch.payload.items()}
     return replace(batch, views=owned(batch.views), payload=payload)

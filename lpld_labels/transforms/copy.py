@@ -1,4 +1,4 @@
-"""Copy pools: one as it is, several into one, with the images added; or only the images out of one."""
+"""Copy a pool, merge pools, add images to a pool, or unpack its images."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def copy_pool(
     progress: Progress | None = None,
     image_progress: Progress | None = None,
 ) -> Copied:
-    """Copy a pool to a directory or an address; or several into one, if they have no batch in common.
+    """Copy a pool to a directory or an address, or merge pools that have no batch in common.
 
-    images: the labelled image folder, which the new pool then carries; every image is checked first.
+    images: the labelled image folder, to pack into the new pool; every image is checked first.
     overwrite: replace another pool that is there. progress: called with (done, total) bytes of files, or
-    batches where shards are written anew. image_progress: called with (done, total) images packed.
+    batches if pools are merged or images added. image_progress: called with (done, total) images packed.
     """
     locations = [pools] if isinstance(pools, (str, os.PathLike)) else list(pools)
     if not locations:
@@ -92,10 +92,10 @@ def merge_pools(
     progress: Progress | None = None,
     image_progress: Progress | None = None,
 ) -> Manifest:
-    """Write a pool of all batches of some pools, copied as stored, and return its manifest.
+    """Write one pool with the batches of several pools, copied as stored, and return its manifest.
 
-    Their images, teachers, settings and codec must be the same, and no two may hold the same batch.
-    images: for the new pool to carry. A single pool keeps its lineage.
+    The pools must have the same images, teachers, settings and codec, and no batch in common.
+    images: to pack into the new pool. A single pool keeps its lineage.
     """
     first = pools[0]
     lineage = first.header.lineage if len(pools) == 1 else (_step(pools),)
@@ -124,7 +124,7 @@ def merge_pools(
     places = dict(sorted(_places(pools).items()))
     if images is not None:
         check_images(images)
-    # The pools have the same images, so those of any pool will do.
+    # The pools have the same images, so copy them from the first pool that contains any.
     in_pools = next(filter(None, map(carried, pools)), None)
     packed = in_pools if images is None else Packed(images, image_progress)
     return run_plan(
@@ -150,7 +150,7 @@ def merge_pools(
 
 
 def _places(pools: Sequence[PoolReader]) -> dict[BatchKey, tuple[PoolReader, int]]:
-    """Return the pool of each batch and its number there; refuse a batch that two pools have."""
+    """Map each key to its pool and the batch's number in it; refuse a key that two pools have."""
     places: dict[BatchKey, tuple[PoolReader, int]] = {}
     for pool in pools:
         for number, key in enumerate(pool.keys):
@@ -164,7 +164,7 @@ def _places(pools: Sequence[PoolReader]) -> dict[BatchKey, tuple[PoolReader, int
 
 
 def _step(pools: Sequence[PoolReader]) -> LineageStep:
-    """Return the step of lineage, with the lineage of every pool: only one could precede this step."""
+    """Return a lineage step that embeds every pool's lineage, because a step has only one parent."""
     return LineageStep(
         operation="merge",
         parent_digest=pools[0].manifest.content_digest,
@@ -182,9 +182,9 @@ def _step(pools: Sequence[PoolReader]) -> LineageStep:
 
 
 def unpack_images(images: PackedImages, out: Location, *, progress: Progress | None = None) -> int:
-    """Write a pool's images to a new folder, via FOLDER.partial; return how many were missing.
+    """Write a pool's images to a new folder, via FOLDER.partial; return how many were written.
 
-    Paths come from the image table, whose rules keep them below the folder on every system.
+    Paths come from the image table, which allows only paths that stay below the folder on every system.
     """
     folder, table = local_directory(out), images.table
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -211,7 +211,7 @@ def unpack_images(images: PackedImages, out: Location, *, progress: Progress | N
 
 
 def _write_image(images: PackedImages, row: int, work: Unfinished) -> bool:
-    """Write one image unless it is there; return whether it was written."""
+    """Write one image unless it is already there; return whether it was written."""
     path = work.pool / images.table.paths[row]
     refuse_links([path.parent, path])
     if path.is_file() and image_digest(path.read_bytes()) == images.table.digests[row]:
@@ -224,7 +224,7 @@ def _write_image(images: PackedImages, row: int, work: Unfinished) -> bool:
 
 
 def _holds(folder: Path, table: ImageTable) -> bool:
-    """Whether a folder has exactly the images of a table, unchanged."""
+    """Return whether a folder contains exactly the images of a table, unchanged."""
     if not folder.is_dir():
         return False
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}

@@ -1,4 +1,4 @@
-"""Write a pool with another codec, or with its views stored or drawn instead; the rest is copied."""
+"""Rewrite a pool with another codec, or with its views stored or drawn; everything else is copied."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lpld_labels.transforms.settings import EncodeSettings
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class EncodeResult(Result):
-    """Old and new size in bytes; fidelity on rows not fitted to, None where labels were copied."""
+    """before, after: sizes in bytes. fidelity: on rows not used for fitting; None if labels were copied."""
 
     manifest: Manifest
     before: int
@@ -81,7 +81,7 @@ def encode_pool(
                 fidelity=settings.fidelity,
                 temperature=settings.temperature,
             )
-            # Measured first: a codec that cannot hold these labels fails before anything is written.
+            # Measure first, so that a codec that cannot hold these labels fails before anything is written.
             trial = sample.judged(codec)
             bytes_per_row = trial.payload_per_row
             step = replace(step, parameters=step.parameters | {"fidelity": trial.fidelity.as_json()})
@@ -97,7 +97,7 @@ def encode_pool(
 
 
 def refuse_lossy(pool: PoolReader, *, accept: bool) -> None:
-    """Refuse labels that a lossy codec has changed already."""
+    """Refuse a pool with a lossy codec unless `accept`."""
     if not pool.codec.lossless and not accept:
         raise InvalidArgumentError(
             f"labels of this pool have already lost information to codec '{pool.codec.name}'",
@@ -108,6 +108,6 @@ def refuse_lossy(pool: PoolReader, *, accept: bool) -> None:
 
 
 def require_drawable(pool: PoolReader, views: Views | None) -> None:
-    """Refuse to leave out views that were not drawn from the seed."""
+    """Refuse drawn views for a pool whose stored views were not drawn from its seed (checks one batch)."""
     if views == "drawn" and pool.manifest.views == "stored" and len(pool):
         require_drawn(pool.views_at(0), pool.header, pool.images)

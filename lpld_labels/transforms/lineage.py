@@ -9,7 +9,7 @@ import msgspec
 from lpld_labels.format.manifest import LineageStep
 
 SETTINGS = "settings"
-"""The parameter of a step that holds the settings; others are results, such as `kept_batches`."""
+"""Name of the step parameter with the settings; the other parameters are results, such as `kept_batches`."""
 
 
 def settings_json(settings: Any) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def settings_json(settings: Any) -> dict[str, Any]:
 
 
 def step(operation: str, parent_digest: str | None, settings: Any, **results: Any) -> LineageStep:
-    """Return a step of lineage. settings: dataclass of the command. results: JSON values."""
+    """Return a lineage step. settings: dataclass of the command. results: JSON values."""
     return LineageStep(
         operation=operation,
         parent_digest=parent_digest,

@@ -36,11 +36,11 @@ def _relation(out: Location, given: Location) -> str | None:
         return "the same as"
     if target.is_relative_to(source):
         return "inside"
-    return "around" if source.is_relative_to(target) else None
+    return "a parent of" if source.is_relative_to(target) else None
 
 
 def pool_path(out: Location) -> Path:
-    """Return the absolute path of an output, links resolved: OUT.partial is beside it."""
+    """Return the absolute path of an output, symlinks resolved, so that OUT.partial is beside the target."""
     try:
         return local_path(out).resolve()
     except (OSError, RuntimeError, ValueError) as error:
@@ -50,7 +50,7 @@ def pool_path(out: Location) -> Path:
 
 
 def local_directory(out: Location) -> Path:
-    """Return an output that must be a local directory as an absolute path."""
+    """Return the path of an output that must be a local directory; refuse addresses."""
     if is_address(out):
         raise InvalidArgumentError(
             "these files can only be written to a local directory", where=out, hint="choose a local path"

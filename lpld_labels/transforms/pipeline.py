@@ -1,7 +1,7 @@
-"""Write a new pool from a plan: build, prune, encode, merge, import and plan all end here.
+"""Write a new pool from a plan, the last step of build, prune, encode, merge, import and plan.
 
-An executor writes the missing shards, then the pool is published. After an interruption the same command
-resumes with the missing shards; after publication it finds its pool and does nothing.
+An executor writes the missing shards, then the pool is published. After an interruption, the same command
+resumes with the missing shards. After publication, it finds its pool and does nothing.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def run_plan(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write what is missing of a plan's pool, and return its manifest.
+    """Write the missing parts of a plan's pool, and return its manifest.
 
-    overwrite: also deletes unfinished work for something else. progress: (done, total) batches.
+    overwrite: replace another pool or other unfinished work. progress: called with (done, total) batches.
     """
     manifest = run_part(plan, (0, 1), executor=executor, overwrite=overwrite, progress=progress)
     return cast("Manifest", manifest)  # The only part is the last one.
@@ -52,9 +52,9 @@ def run_part(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest | None:
-    """Write part i of n of a plan's shards, those whose number modulo n is i; the last part publishes.
+    """Write part (i, n): the shards whose number modulo n is i. The part that finishes last publishes.
 
-    Return the manifest, or None if other parts are not done yet.
+    Return the manifest, or None if other parts are not finished.
     """
     with unfinished(plan.out, shared=part[1] > 1) as work:
         found = _published(plan, overwrite=overwrite)
@@ -83,7 +83,7 @@ def _run(
     ours = [number for number in range(len(plan.shards)) if number % part[1] == part[0]]
     there = set(work.numbers())
     records = work.records([number for number in ours if number in there], checked=True)
-    # Skipped inputs may have been repaired since, and may be skipped only if the caller says so now.
+    # Retry shards with skipped inputs: these may have been repaired, or skipping may no longer be allowed.
     records = {number: record for number, record in records.items() if not record.skipped}
     missing = [number for number in ours if number not in records]
     job = Job(
@@ -105,7 +105,7 @@ def _run(
         raise PoolConflictError(
             "a finished shard was damaged while this command ran",
             where=work.directory,
-            hint="run the same command again to write it once more",
+            hint="run the same command again to rewrite this shard",
         )
     return publish(plan, work, [records[number] for number in sorted(records)], overwrite=overwrite)
 
@@ -121,7 +121,7 @@ def _name(task: tuple[int, Shard]) -> str:
 
 
 def _published(plan: PoolPlan, *, overwrite: bool) -> Manifest | None:
-    """Return the manifest of the pool at `plan.out` if this command has written it; refuse any other pool."""
+    """Return the manifest at `plan.out` if it is the plan's result, None if not yet; refuse another pool."""
     found = manifest_there(plan.out, overwrite=overwrite)
     if found is None:
         return None
@@ -142,7 +142,7 @@ def _published(plan: PoolPlan, *, overwrite: bool) -> Manifest | None:
 
 
 def _same_content(found: Manifest, plan: PoolPlan) -> bool:
-    """Whether a pool is the one that the plan describes, as far as that is known beforehand."""
+    """Return whether a pool matches the plan, as far as its contents are known in advance."""
     if plan.packed is not None and not found.files_of("packed"):
         return False
     if plan.content_digest not in (None, found.content_digest):
@@ -159,16 +159,16 @@ def _described(header: PoolHeader, views: Views, codec: CodecEntry) -> Any:
 
 
 def manifest_there(out: Path, *, overwrite: bool) -> Manifest | None:
-    """Return the manifest of the pool at `out`; None if there is none, or a damaged one to overwrite."""
+    """Return the manifest at `out`; None if there is none, or if it is damaged and `overwrite` is set."""
     refuse_links([out / MANIFEST_FILE])
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
     path = out / MANIFEST_FILE
     if not path.is_file():
         raise PoolConflictError(
-            "something is already here that is no label pool",
+            "this is not a label pool",
             where=out,
-            hint="choose another path, or move it away: only what we wrote is ever replaced",
+            hint="choose another path or move it away: only files that lpld-labels wrote are replaced",
         )
     try:
         return Manifest.parse(path.read_bytes(), where=str(path))
@@ -180,7 +180,7 @@ def manifest_there(out: Path, *, overwrite: bool) -> Manifest | None:
 
 
 def made_by(found: Manifest, step: LineageStep | None) -> bool:
-    """Whether the last step of a pool's lineage is this one; the pool's may also record results."""
+    """Return whether a pool's last lineage step is `step`; the pool's may have more parameters (results)."""
     last = found.header.lineage[-1] if found.header.lineage else None
     if last is None or step is None:
         return last is step
@@ -190,7 +190,7 @@ def made_by(found: Manifest, step: LineageStep | None) -> bool:
 
 
 def finished_before(out: Location, step: LineageStep) -> Manifest | None:
-    """Return the manifest of the pool at `out` if its last step is this one, as in `made_by`."""
+    """Return the manifest of the pool at `out` if it was made by `step` (see `made_by`), else None."""
     path = pool_path(out)
     if not (path / MANIFEST_FILE).is_file():
         return None
@@ -205,7 +205,7 @@ def finished_before(out: Location, step: LineageStep) -> Manifest | None:
 def require_output(
     out: Location, *inputs: Location, overwrite: bool, step: LineageStep | None = None
 ) -> None:
-    """Refuse an output where the command `step` may not write; an address is checked on writing."""
+    """Refuse an output that the command of `step` may not write. Addresses are checked on writing."""
     require_apart(out, *inputs)
     if is_address(out):
         return

@@ -36,7 +36,7 @@ from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY, PlanSettings, 
 
 FIDELITIES = (0.99, 0.97, 0.95, 0.90, 0.80)
 MEASURED_SLACK = 0.001
-"""A codec solved for .97 on some rows may measure .9695 on others; that is still .97."""
+"""Tolerance of measured fidelities: a codec fitted to 0.97 may measure 0.9695 on other rows."""
 ROUNDS = 2
 """How often a codec is fitted: the number of rows decides the basis, and the basis how many rows fit."""
 _Fitting = tuple[PrunePlan | None, int]
@@ -187,7 +187,7 @@ def _pool_plan(pool: PoolReader, settings: PlanSettings, row: PlanRow, out: Loca
 
 
 def applied_step(pool: PoolReader, settings: PlanSettings) -> LineageStep:
-    """Return the step of lineage of a plan that is applied, without its results."""
+    """Return the lineage step of an applied plan, without its results."""
     return lineage.step("plan", pool.manifest.content_digest, settings)
 
 
@@ -206,12 +206,12 @@ def image_bytes(folder: str | Path, images: ImageTable) -> int:
 
 
 def _fidelities(name: str, minimum: float) -> list[float | None]:
-    """Return what a codec is fitted to, one row of the plan each."""
+    """Return the fidelities to fit a codec to, one plan row each; [None] if it is not a fitted codec."""
     return [*sorted({*FIDELITIES, minimum}, reverse=True)] if codec_kind(name).fitted else [None]
 
 
 class _Planner:
-    """Makes the rows of a plan on one sample. smallest: bytes of one batch where not even that fits."""
+    """Makes the rows of a plan from one sample. smallest: fewest bytes of one batch, if none fits."""
 
     def __init__(self, sample: LabelSample, settings: PlanSettings) -> None:
         self._sample, self._pool, self._settings = sample, sample.pool, settings
@@ -302,7 +302,7 @@ class _Planner:
         return codec, fitting
 
     def _fit(self, everything: int, weight: Callable[[int], int]) -> _Fitting | None:
-        """Return how much fits, given the bytes of everything and of any number of batches."""
+        """Return what fits the budget. everything: bytes of all batches. weight: bytes of n batches."""
         if everything <= self._settings.budget:
             return None, everything
         count, size = most_within(self._settings.budget, self._everything.count, weight)

@@ -128,7 +128,7 @@ class PrunePlan:
 
 
 def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress | None = None) -> PrunePlan:
-    """Decide which batches stay: complete ones, unless there are none. Only metrics read labels, all once.
+    """Decide which batches stay; incomplete ones only if there are no others. Only metrics read labels.
 
     progress: called with (done, total) batches while metrics are computed.
     """
@@ -254,7 +254,7 @@ def diff(logits: Floats, _: Classes) -> Floats:
 
 
 def diff_signed(logits: Floats, classes: Classes) -> Floats:
-    """Return the own class's logit minus the best other one: float32 [B]."""
+    """Return the own class's logit minus the largest other logit: float32 [B]."""
     rows = np.arange(len(logits))
     others = logits.copy()
     others[rows, classes] = -np.inf

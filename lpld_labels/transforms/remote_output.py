@@ -1,11 +1,11 @@
-"""Copy pools from and to addresses; commands that write pools write to addresses too.
+"""Copy pools from and to remote addresses. Commands that write pools accept addresses too.
 
-Files that are there already are not sent again. Every file is compared with its digest when it is read and
-when it arrives. The manifest comes last, so an interrupted transfer leaves no pool, and the same transfer
-resumes. The card is copied with the pool.
+Files that are already there are not sent again. Every file's digest is verified when it is read and when it
+arrives. The manifest is sent last, so an interrupted transfer leaves no pool and can be resumed. The card is
+copied with the pool.
 
-A command makes its pool on this machine, in a folder of the cache that belongs to the address, and then sends
-it. An interrupted command resumes there, also while sending, and a refused one loses nothing.
+A command first writes its pool to a local staging folder, one per address, and then uploads it. After an
+interruption it resumes from this folder, also during the upload, and a refused upload loses nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from lpld_labels.transforms.pipeline import manifest_there
 
 _FILES_AT_ONCE = 4
 _FIXED_ROLES = ("images", "codec")
-"""Files with the same name in every pool: two writers may want it for different bytes."""
+"""Roles of files whose names do not depend on contents: two writers may send different bytes to one name."""
 _OPENING_ROLES = ("batches", "images", "codec")
 Source = TypeVar("Source")
 Rest = ParamSpec("Rest")
@@ -53,7 +53,7 @@ Returned = TypeVar("Returned")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Copied(Result):
-    """Result of a copy. sent, found: bytes that were copied, and that were there already."""
+    """Result of a copy. files: number copied. sent: bytes copied. found: bytes that were already there."""
 
     manifest: Manifest
     files: int
@@ -97,7 +97,7 @@ def fetch_pool(
             put_in_place(work, text, overwrite=overwrite)
     card = files.card()
     if card is not None:
-        # An edited card at the target stays.
+        # Keep an edited card at the target.
         with contextlib.suppress(PoolConflictError):
             write_card(out / README_FILE, card)
     return copied
@@ -128,7 +128,7 @@ def send_pool(
     upload = Upload(store, there)
     copied = _copy_files(store.shown, manifest, lambda entry: upload.put(files, entry), progress)
     upload.publish(text, {entry.path for entry in manifest.files})
-    # After the manifest: of two writers, only the winner sends its card.
+    # Send the card after the manifest, so that of two writers only the winner sends it.
     _send_card(files, store)
     return copied
 
@@ -149,10 +149,10 @@ def _nothing(manifest: Manifest) -> Copied:
 def _copy_files(
     out: object, manifest: Manifest, copy: Callable[[FileEntry], bool], progress: Progress | None
 ) -> Copied:
-    """Copy all files to `out`, several at a time. copy: returns whether a file was not there yet."""
+    """Copy all files to `out`, several at a time. copy: returns whether it had to copy the file."""
     total = sum(entry.bytes for entry in manifest.files)
     done = sent = count = 0
-    # First those that reveal another pool at the target.
+    # Files that reveal another pool at the target go first.
     fixed = [entry for entry in manifest.files if entry.role in _FIXED_ROLES]
     others = [entry for entry in manifest.files if entry.role not in _FIXED_ROLES]
     with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="copy") as threads:
@@ -177,9 +177,9 @@ def _send_card(files: PoolFiles, store: RemoteStore) -> None:
 class Upload:
     """Sends a pool to an address.
 
-    old: the manifest to replace, as it was when the work began; None where there was none. S3 writes the
-    manifest only if exactly that is there, so one of two writers wins. Other stores are checked before; of
-    two writers at the same moment the later one wins.
+    old: the manifest to replace, as read when the work began; None if there was none. S3 replaces the
+    manifest only if it is still `old`, so one of two writers wins. On other stores it is compared just before
+    it is replaced; of two simultaneous writers the later one wins.
     """
 
     def __init__(self, store: RemoteStore, old: bytes | None) -> None:
@@ -189,7 +189,7 @@ class Upload:
         self._sent: set[str] = set()
 
     def put(self, files: PoolFiles, entry: FileEntry) -> bool:
-        """Send a file unless the store has its SHA-256; return whether it was sent."""
+        """Send a file unless the store's copy has the same size and SHA-256; return whether it was sent."""
         same_size = self._sizes.get(entry.path) == entry.bytes
         if same_size and self._store.digest(entry.path) == entry.digest:
             return False
@@ -216,20 +216,20 @@ class Upload:
         except PreconditionError:
             if self._store.read(entry.path) != data:
                 raise PoolConflictError(
-                    "files of another pool are here, finished or not",
+                    "this file belongs to another pool, published or unfinished",
                     where=self._store.at(entry.path),
                     hint=OVERWRITE_HINT,
                 ) from None
 
     def publish(self, text: bytes, named: Collection[str]) -> None:
-        """Write the manifest unless another writer has. named: the paths in it."""
+        """Write the manifest unless another writer was first. named: the file paths in the manifest."""
         try:
             if self._old is None:
                 self._store.create(MANIFEST_FILE, text)
             else:
                 self._store.replace(MANIFEST_FILE, text, old=self._old)
         except PreconditionError:
-            # Delete what was sent and is not part of the pool that is there now.
+            # Delete the files we sent that are not part of the published pool.
             winner = Manifest.parse(self._store.read(MANIFEST_FILE), where=self._store.at(MANIFEST_FILE))
             self._store.delete(sorted(self._sent - {entry.path for entry in winner.files}))
             raise self._late() from None
@@ -241,40 +241,40 @@ class Upload:
         return PoolConflictError(
             "another writer has published a pool here",
             where=self._store.shown,
-            hint=f"your pool is not lost: run the same command again, but {OVERWRITE_HINT}",
+            hint=f"your pool is not lost: run the same command again and {OVERWRITE_HINT}",
         )
 
 
 def _clear(store: RemoteStore) -> None:
-    """Delete a pool at an address, finished or not; refuse where there is anything else."""
+    """Delete a pool at an address, published or unfinished; refuse if there are other files."""
     paths = sorted(store.sizes())
     ours = own_paths(paths)
     for path in paths:
         if path not in ours and not (path == README_FILE and is_our_card(store.read(path))):
             raise PoolConflictError(
-                "something is here that is no label pool",
+                "this file does not belong to a label pool",
                 where=store.at(path),
-                hint="choose another address, or move it away: --overwrite replaces only what we wrote",
+                hint="choose another address or move the file: --overwrite only replaces our own files",
             )
-    # The manifest first: nobody may open a pool that is being deleted.
+    # Delete the manifest first, so that no reader opens a pool that is being deleted.
     store.delete(sorted(paths, key=lambda path: path != MANIFEST_FILE))
     store.abort_uploads()
 
 
 def outgoing_folder(address: str) -> Path:
-    """Return the local folder for pools that are sent to an address."""
+    """Return the local staging folder for pools to upload to an address."""
     name = hashlib.sha256(normalize_url(address).partition("?")[0].encode()).hexdigest()[:16]
     return cache_folder() / "outgoing" / name
 
 
 def gathered_at(out: Location) -> Path:
-    """Return the directory that a pool for `out` is written to: `out`, or the folder that is then sent."""
+    """Return the local directory to write the pool to: `out`, or a staging folder to upload."""
     return outgoing_folder(os.fspath(out)) / "pool" if is_address(out) else local_path(out)
 
 
 @contextlib.contextmanager
 def destination(out: Location, *, overwrite: bool = False, extend: bool = False) -> Iterator[Path]:
-    """Yield a directory to write to, then sent if `out` is an address. extend: first fetch a pool there."""
+    """Yield a directory to write to; upload it if `out` is an address. extend: fetch the pool there first."""
     if not is_address(out):
         yield local_path(out)
         return
@@ -290,14 +290,14 @@ def destination(out: Location, *, overwrite: bool = False, extend: bool = False)
             send_pool(PoolFiles(path), store, overwrite=overwrite, base=base if extend else None)
             shutil.rmtree(path)
         elif (path / MANIFEST_FILE).exists():
-            # The pool at the address is the result already.
+            # The pool at the address already is the result.
             shutil.rmtree(path)
 
 
 def writes_pools(
     write: Callable[Concatenate[Source, Location, Rest], Returned],
 ) -> Callable[Concatenate[Source, Location, Rest], Returned]:
-    """Let a function f(source, out, ...) that writes a pool take an address for `out`."""
+    """Decorate a function f(source, out, ...) that writes a pool, so that `out` may be an address."""
 
     @functools.wraps(write)
     def anywhere(source: Source, out: Location, /, *rest: Rest.args, **options: Rest.kwargs) -> Returned:
@@ -308,7 +308,7 @@ def writes_pools(
 
 
 def _is_complete(path: Path) -> bool:
-    """Whether a folder holds a manifest and all its files: a pool made there, or fetched to be extended."""
+    """Return whether a folder has a manifest and all files in it, each of the right size."""
     if not (path / MANIFEST_FILE).is_file():
         return False
     manifest = Manifest.parse((path / MANIFEST_FILE).read_bytes(), where=str(path))
@@ -317,7 +317,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _fetch(text: bytes | None, store: RemoteStore, path: Path, *, whole: bool) -> None:
-    """Fetch the pool at an address; unless `whole`, only what opening reads. text: its manifest, or None."""
+    """Fetch a pool: all files if `whole`, else those read on opening. text: its manifest; None if no pool."""
     if path.exists():
         shutil.rmtree(path)
     if text is None:
@@ -336,7 +336,7 @@ def _fetch(text: bytes | None, store: RemoteStore, path: Path, *, whole: bool) -
 
 @contextlib.contextmanager
 def _naming_address(store: RemoteStore, path: Path) -> Iterator[None]:
-    """Make errors name the address instead of the directory that stands for it."""
+    """Make errors name the address instead of its staging folder."""
     try:
         yield
     except LabelPoolError as error:

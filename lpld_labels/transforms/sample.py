@@ -1,4 +1,4 @@
-"""Random samples of a pool's labels: to fit a codec, to tune it, and to measure its fidelity and size."""
+"""Random samples of a pool's labels, to fit and tune codecs and to measure their fidelity and size."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from lpld_labels.transforms.settings import (
 
 FIT_VALUES = 1 << 25
 FIT_ROWS = (8192, 65536)
-"""Fit on FIT_VALUES label values (33,554 rows of 1000 classes), but within these numbers of rows."""
+"""Fit on FIT_VALUES label values (33,554 rows of 1000 classes), with this minimum and maximum of rows."""
 TUNE_VALUES = 1 << 21
 TUNE_ROWS = (768, 4096)
-"""The same for choosing settings, which decodes these rows a dozen times."""
+"""The same for tuning, which decodes these rows about a dozen times."""
 MEASURE_ROWS = 4096
 WEIGHED_BATCHES = 16
 
-# Upper limits in bytes: of a step of lineage without its settings, and of a codec table's manifest entry.
+# Upper limits in bytes: a lineage step without its settings, and a codec table's manifest entry.
 _RESULTS = 900
 _TABLE_ENTRY = 260
 
 
 class LabelSample:
-    """Random batches of a pool, each for one purpose only, read on first use.
+    """Random batches of a pool, read on first use. Rows for fitting are not used to tune or measure.
 
-    Of two batches, tuning and measuring share one. Of a single batch, every other row is for fitting.
+    Below four batches, tuning and measuring share one. Of a single batch, even rows are for fitting.
     """
 
     def __init__(self, pool: PoolReader, settings: EncodeSettings | PlanSettings) -> None:
@@ -55,7 +55,7 @@ class LabelSample:
         self.step_bytes = len(to_json(settings_json(settings))) + _RESULTS
         keys = list(pool.keys)
         if not keys:
-            raise InvalidArgumentError("the pool has no labels", where=pool.location, expected="a batch")
+            raise InvalidArgumentError("the pool has no labels", where=pool.location, expected="at least one")
         order = keyed_generator(settings.seed, len(keys)).permutation(len(keys))
         shuffled = [keys[place] for place in order.tolist()]
         size = pool.header.batch_size
@@ -74,13 +74,13 @@ class LabelSample:
 
     @cached_property
     def _tune(self) -> list[LabelArray]:
-        """Blocks [B, C] to choose settings by."""
+        """Label blocks [B, C] to tune codecs on."""
         blocks = self._read(self._keys["tune"])
         return [block[1::2] for block in blocks] if self._single else blocks
 
     @cached_property
     def _measure(self) -> list[LabelArray]:
-        """Blocks [B, C] to measure the result on; none of their rows were fitted to."""
+        """Label blocks [B, C] to measure codecs on; no codec was fitted to their rows."""
         return self._read(self._keys["measure"]) or self._tune
 
     def _read(self, keys: Sequence[BatchKey]) -> list[LabelArray]:
@@ -90,7 +90,7 @@ class LabelSample:
     def codec(
         self, name: str, *, rows: int, fidelity: float | None = None, temperature: float | None = None
     ) -> Codec:
-        """Return a codec for a pool of `rows` rows, fitted to the sample if it is of a fitted kind."""
+        """Return a codec for a pool of `rows` rows; codecs of fitted kinds are fitted to the sample."""
         if not codec_kind(name).fitted:
             return codec_named(name, label_kind=self.pool.header.label_kind)
         return self._fitter.for_rows(rows).for_fidelity(
@@ -112,7 +112,7 @@ class LabelSample:
         )
 
     def judged(self, codec: Codec, *, temperatures: Sequence[float] = TEMPERATURES) -> Trial:
-        """Return a codec's fidelity and size on the labels to measure on."""
+        """Return a codec's fidelity and size, measured on the sample."""
         header = self.pool.header
         return try_codec(
             codec,
@@ -123,7 +123,7 @@ class LabelSample:
         )
 
     def weigh(self, codec: Codec) -> SizeModel:
-        """Estimate the pool's size in a codec; files of n and 2n batches separate file and batch costs."""
+        """Return a model of pool size. Files of n and 2n batches separate per-file from per-row bytes."""
         manifest = self.pool.manifest
         payloads = [codec.encode(block).payload for block in self._weighed]
         sizes = [len(block) for block in self._weighed]
@@ -147,14 +147,14 @@ class LabelSample:
 
     @cached_property
     def _weighed(self) -> list[LabelArray]:
-        """Blocks to weigh codecs by: full ones, if there are any."""
+        """Label blocks to estimate sizes with: those with the most rows, at most WEIGHED_BATCHES."""
         blocks = self._read(self._measured_keys)
         most = max(map(len, blocks))
         return [block for block in blocks if len(block) == most][:WEIGHED_BATCHES]
 
     @cached_property
     def _view_bytes(self) -> tuple[float, float]:
-        """Bytes of an empty views file, and of each row in one."""
+        """Bytes of a views file without rows, and bytes per row; zeros if views are drawn."""
         if self._views == "drawn":
             return 0.0, 0.0
         manifest = self.pool.manifest
@@ -172,7 +172,7 @@ class LabelSample:
 
 
 def _labels_file(payloads: Sequence[Payload], rows: Sequence[int], codec: Codec, classes: int) -> int:
-    """Return the bytes of a labels file that holds the batches."""
+    """Return the size in bytes of a labels file with these batches."""
     keys = [BatchKey(0, number) for number in range(len(payloads))]
     sink = pa.MockOutputStream()
     write_labels(sink, keys, payloads, rows, list(map(payload_bytes, payloads)), codec, classes)
@@ -180,5 +180,5 @@ def _labels_file(payloads: Sequence[Payload], rows: Sequence[int], codec: Codec,
 
 
 def _batches(rows: int, bounds: tuple[int, int], batch_size: int) -> int:
-    """Return how many batches hold so many rows, within bounds."""
+    """Return how many batches hold `rows` rows, after limiting `rows` to the bounds."""
     return -(-min(max(rows, bounds[0]), bounds[1]) // batch_size)

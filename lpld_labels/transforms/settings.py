@@ -1,4 +1,4 @@
-"""Settings of `prune`, `encode` and `plan`. Help texts read them, so this module must not import Arrow."""
+"""Settings of `prune`, `encode` and `plan`. `--help` imports this module, so it must not import Arrow."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from lpld_labels.settings import Setting, check_settings
 DEFAULT_FIDELITY = 0.97
 DEFAULT_TEMPERATURE = 20.0
 DEFAULT_MIN_FIDELITY = 0.95
-"""Best for students in the bytes of f16 at 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
+"""Best for students at the size of f16 pruned 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
 
 
-FromLossy = Annotated[bool, Setting("Accept a pool whose labels a lossy codec has changed already.")]
+FromLossy = Annotated[bool, Setting("Accept a pool whose labels are already in a lossy codec.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Amount:
-    """A number of bytes, or a multiple of the bytes of a pool or of its images."""
+    """A size in bytes, or relative to the size of a pool or of its images."""
 
     number: float
     of: Literal["bytes", "pool", "images"]
 
     @classmethod
     def parse(cls, text: str, *, images: bool) -> Amount:
-        """Return a size such as 300MB or 10%. images: whether it may be a multiple of the images."""
+        """Parse a size such as 300MB or 10%. images: whether it may be relative to the images."""
         match = _SIZE.fullmatch(text)
         unit = _UNITS.get(match[2].upper()) if match else None
         known = unit is not None and (images or unit.of != "images")
@@ -41,13 +41,13 @@ class Amount:
 
     @classmethod
     def of_any(cls, size: int | str | Amount, *, images: bool) -> Amount:
-        """Return a size that may be given as bytes or as text."""
+        """Return the size given as a number of bytes, as text or as an Amount."""
         if isinstance(size, int):
             return cls(number=size, of="bytes")
         return cls.parse(size, images=images) if isinstance(size, str) else size
 
     def bytes(self, *, pool: int, images: int = 0) -> int:
-        """Return whole bytes, given those of the pool and of the images."""
+        """Return the size in whole bytes. pool, images: their sizes in bytes."""
         return int(self.number * {"bytes": 1, "pool": pool, "images": images}[self.of])
 
 
@@ -67,25 +67,25 @@ _UNITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PruneChoices:
-    """What to keep, as users say it."""
+    """What to keep, as given by users."""
 
     ratio: Annotated[float | None, Setting("Keep floor(n / RATIO) of the n complete batches.")] = None
     budget: Annotated[
-        int | str | Amount | None, Setting("Keep as many batches as fit, e.g. 300MB or 10%.")
+        int | str | Amount | None, Setting("Keep as many batches as fit this size, e.g. 300MB or 10%.")
     ] = None
     level: Annotated[
-        Literal["batch", "epoch"], Setting("Choose batches, or whole epochs with the last one cut short.")
+        Literal["batch", "epoch"], Setting("Keep single batches, or whole epochs (the last may be partial).")
     ] = "batch"
     by: Annotated[
         Literal["random", "correct", "diff", "diff_signed", "cut_ratio", "confidence"],
-        Setting("Random order, or a metric of how easy the teacher found a batch."),
+        Setting("Choose batches at random, or by a metric of how easy the teacher found them."),
     ] = "random"
     prefer: Annotated[
-        Literal["hard", "easy", "uniform"] | None, Setting("Which end of a metric to keep.")
+        Literal["hard", "easy", "uniform"] | None, Setting("Keep hard, easy or evenly spaced batches.")
     ] = None
-    seed: Annotated[int | None, Setting("Of the random order.  [default: the pool's]", ge=0, le=MAX_SEED)] = (
-        None
-    )
+    seed: Annotated[
+        int | None, Setting("Seed of the random order.  [default: the pool's]", ge=0, le=MAX_SEED)
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +97,13 @@ class PruneSettings(PruneChoices):
     def __post_init__(self) -> None:
         check_settings(self)
         if (self.ratio is None) == (self.budget is None):
-            raise InvalidArgumentError("give either a ratio or a budget", expected="one of them")
+            raise InvalidArgumentError("give either a ratio or a budget", expected="exactly one of the two")
         if self.ratio is not None:
             require_ratio(self.ratio)
         if (self.by == "random") != (self.prefer is None):
             raise InvalidArgumentError(
-                "prefer goes with a metric, and a metric needs prefer",
-                expected="by random without prefer, or a metric with it",
+                "prefer requires a metric, and a metric requires prefer",
+                expected="by random without prefer, or by a metric with prefer",
                 got=f"by {self.by}, prefer {self.prefer}",
             )
 
@@ -116,7 +116,7 @@ def require_ratio(ratio: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodeSettings:
-    """The codec of a new pool, and whether it keeps its views."""
+    """The codec of a new pool, and whether the pool stores its views."""
 
     codec: Annotated[
         str | None,
@@ -124,17 +124,17 @@ class EncodeSettings:
     ] = None
     views: Annotated[
         Literal["stored", "drawn"] | None,
-        Setting("Keep views in files, or leave them to be drawn when read.  [default: as POOL does]"),
+        Setting("Store views in files, or draw them from the seed when read.  [default: as in POOL]"),
     ] = None
     fidelity: Annotated[
         float | None,
-        Setting(f"klt: share of the information to keep.  [default: {DEFAULT_FIDELITY}]", gt=0, lt=1),
+        Setting(f"klt: share of the label information to keep.  [default: {DEFAULT_FIDELITY}]", gt=0, lt=1),
     ] = None
     temperature: Annotated[
         float | None,
-        Setting(f"klt: at which labels will be used.  [default: {DEFAULT_TEMPERATURE:g}]", gt=0),
+        Setting(f"klt: softmax temperature in student training.  [default: {DEFAULT_TEMPERATURE:g}]", gt=0),
     ] = None
-    seed: Annotated[int, Setting("klt: which rows are sampled.", ge=0, le=MAX_SEED)] = 0
+    seed: Annotated[int, Setting("Seed of the sample for fitting and measuring.", ge=0, le=MAX_SEED)] = 0
     from_lossy: FromLossy = False
 
     def __post_init__(self) -> None:
@@ -159,28 +159,28 @@ class EncodeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanChoices:
-    """The budget of a pool, and what its labels must keep, as users say it."""
+    """The budget of a pool, and what its labels must keep, as given by users."""
 
-    budget: Annotated[int | str | Amount, Setting("E.g. 300MB, 10% of the pool, or 1x-images with --images.")]
+    budget: Annotated[int | str | Amount, Setting("300MB, 10% (of POOL) or 1x-images (size of --images).")]
     codecs: Annotated[
         tuple[str, ...],
-        Setting("Consider this codec; repeat for more.  [default: f16, int8, int6, int4, klt]"),
+        Setting("Codec to consider; repeat the option for more.  [default: f16, int8, int6, int4, klt]"),
     ] = ()
     min_fidelity: Annotated[
         float | None,
         Setting(
-            "Share of the information the recommended row must keep.  "
+            "Share of the label information that the recommended row must keep.  "
             f"[default: {DEFAULT_MIN_FIDELITY}, where students were best]",
             gt=0,
             lt=1,
         ),
     ] = None
-    temperature: Annotated[float, Setting("Temperature of --min-fidelity.", gt=0)] = DEFAULT_TEMPERATURE
+    temperature: Annotated[float, Setting("Temperature for --min-fidelity.", gt=0)] = DEFAULT_TEMPERATURE
     views: Annotated[
         Literal["stored", "drawn"] | None,
-        Setting("Keep views in files or leave them to be drawn.  [default: as POOL does]"),
+        Setting("Store views in files, or draw them from the seed when read.  [default: as in POOL]"),
     ] = None
-    seed: Annotated[int, Setting("Which rows are sampled.", ge=0, le=MAX_SEED)] = 0
+    seed: Annotated[int, Setting("Seed of the sample for fitting and measuring.", ge=0, le=MAX_SEED)] = 0
     from_lossy: FromLossy = False
 
 

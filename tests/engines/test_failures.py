@@ -45,7 +45,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_ray_and_no_cluster(name: str, cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(inputs)
     refused = cli(*WORDS[name], "--ray", "127.0.0.1:1")
-    one_line_error(refused, "error: 127.0.0.1:1: no Ray cluster answers: ")
+    one_line_error(refused, "error: 127.0.0.1:1: cannot connect to a Ray cluster: ")
     monkeypatch.setitem(sys.modules, "ray", None)
     missing = cli(*WORDS[name], "--ray", "local")
     one_line_error(missing, "Ray is not installed; pip install 'lpld-labels[ray]', or leave out --ray")

@@ -120,7 +120,7 @@ def test_a_cluster_without_room(cluster: TwoNodes) -> None:
     asked = RaySettings(address=cluster.address, gpus_per_task=1)
     with (
         RayExecutor(asked) as engine,
-        pytest.raises(ClusterError, match=r"room for a task \(expected 1 CPU, 1 GPU, got 3 CPU"),
+        pytest.raises(ClusterError, match=r"resources for a task \(expected 1 CPU, 1 GPU, got 3 CPU"),
     ):
         engine.run(job(Path(), [1], 1))
 
@@ -128,9 +128,9 @@ def test_a_cluster_without_room(cluster: TwoNodes) -> None:
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("127.0.0.1:1", "127.0.0.1:1: no Ray cluster answers: .*refused"),
+        ("127.0.0.1:1", "127.0.0.1:1: cannot connect to a Ray cluster: .*refused"),
         ("head", "not the address of a Ray cluster .*got head"),
-        ("ray://head:10001", "no Ray cluster answers"),
+        ("ray://head:10001", "cannot connect to a Ray cluster"),
     ],
 )
 def test_an_address_where_nothing_listens(address: str, message: str) -> None:

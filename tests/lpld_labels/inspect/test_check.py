@@ -83,7 +83,7 @@ def pool(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["views/*", "labels/*", "images.parquet", "batches-*.parquet"])
-@pytest.mark.parametrize("damage", ["is missing", "wrong size", "not the one"])
+@pytest.mark.parametrize("damage", ["is missing", "wrong size", "wrong digest"])
 def test_every_damaged_file_is_named(pool: Path, name: str, damage: str) -> None:
     (file,) = pool.glob(name)
     data = bytearray(file.read_bytes())
@@ -124,8 +124,8 @@ def cell(column: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
     [
         ("views", cell("image", 5, 5000), "image"),
         ("views", cell("crop_top", 5, 47), "outside its image"),
-        ("views", cell("slot", 5, 4), "is not what the index says"),
-        ("views", cell("epoch", 40, 2), "is not what the index says"),
+        ("views", cell("slot", 5, 4), "disagrees with the batch index"),
+        ("views", cell("epoch", 40, 2), "disagrees with the batch index"),
         ("views", cell("mix_slot", 5, 16), "partner"),
         ("views", cell("mix_strength", 5, 1.5), "mix_strength"),
         ("views", cell("mix_right", 5, 33), "mix box"),
@@ -146,12 +146,12 @@ def test_rows_that_cannot_be_right_are_found(
 
 def test_flips_that_changed_are_found(pool: Path) -> None:
     forge(pool, "views", cell("flip", 5, lambda flip: not flip))
-    assert any("not those that were labelled" in p.message for p in check_pool(pool).problems)
+    assert any("differ from those that were labelled" in p.message for p in check_pool(pool).problems)
     # Row 5 is of the first batch, which cannot be read, every time; other batches are as they were.
     with PoolReader(pool) as reader:
         assert len(list(reader.iterate(reader.keys[1:]))) == len(reader) - 1
         for _ in range(2):
-            with pytest.raises(PoolCorruptError, match="not those that were labelled"):
+            with pytest.raises(PoolCorruptError, match="differ from those that were labelled"):
                 reader.read_views(reader.keys[0])
 
 

@@ -106,7 +106,7 @@ def test_publishing_into_a_directory_with_other_files_is_refused(tmp_path: Path)
     (out / "notes.txt").write_text("mine")
     with open_writer(out) as writer:
         writer.extend(make_batches(1, 4))
-        with pytest.raises(PoolConflictError, match="no label pool"):
+        with pytest.raises(PoolConflictError, match="not a label pool"):
             writer.commit()
     assert tree(out) == {"notes.txt": b"mine"}
 

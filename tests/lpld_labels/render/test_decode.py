@@ -164,7 +164,7 @@ def test_too_many_pixels_are_refused_before_decoding(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(VARIABLE, "1200")
     assert decode_image(data, where=HERE).shape == (30, 40, 3)
     monkeypatch.setenv(VARIABLE, "many")
-    with pytest.raises(InvalidArgumentError, match=f"{VARIABLE} is wrong"):
+    with pytest.raises(InvalidArgumentError, match=f"{VARIABLE} is invalid"):
         decode_image(data, where=HERE)
 
 

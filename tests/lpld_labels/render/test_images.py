@@ -164,7 +164,7 @@ def test_postscript_does_not_start_ghostscript(folder: Path, monkeypatch: pytest
 
 def test_loops_of_links_and_links_that_fork_are_refused(folder: Path) -> None:
     (folder / "class1" / "again").symlink_to(folder / "class1")
-    message = "links lead to this directory for the second time"
+    message = "symlinks lead to this directory twice"
     with pytest.raises(ImageReadError, match=f"class1/again: {message}"):
         list_images(folder)
     (folder / "class1" / "again").unlink()

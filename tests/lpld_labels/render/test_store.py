@@ -122,7 +122,7 @@ def test_changed_resized_and_broken_images_are_named(
         store[4]
     widths = table.widths.copy()
     widths[2] += 1
-    with pytest.raises(ImageMismatchError, match=r"image 2 has another size .*expected 72 x 33, got 71 x 33"):
+    with pytest.raises(ImageMismatchError, match=r"image 2 differs in size .*expected 72 x 33, got 71 x 33"):
         open_store(replace(table, widths=widths))[2]
     (root / table.paths[9]).write_bytes((root / table.paths[9]).read_bytes()[:300])
     with pytest.raises(ImageReadError, match=r"class2/image01.png: broken image"):

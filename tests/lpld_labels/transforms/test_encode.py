@@ -270,7 +270,7 @@ def test_views_that_were_not_drawn_are_kept(tmp_path: Path, change: dict[str, An
     """Imported pools have no seed, and pools of made-up views another."""
     header = make_header(10, 8, **change)
     pool = write_pool(tmp_path / "pool", make_batches(1, 2), header=header, images=IMAGES)
-    with pytest.raises(InvalidArgumentError, match="cannot be left out"):
+    with pytest.raises(InvalidArgumentError, match="must be stored"):
         encode_pool(pool, tmp_path / "drawn", DRAWN)
     assert not (tmp_path / "drawn").exists()
 

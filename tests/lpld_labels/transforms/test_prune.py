@@ -215,8 +215,8 @@ def test_reads_go_front_to_back_and_touch_only_what_stays(
         ({}, "either a ratio or a budget"),
         ({"ratio": 2, "budget": 5}, "either a ratio or a budget"),
         ({"ratio": 2, "by": "luck"}, "by is wrong"),
-        ({"ratio": 2, "by": "diff"}, "prefer goes with a metric"),
-        ({"ratio": 2, "prefer": "hard"}, "prefer goes with a metric"),
+        ({"ratio": 2, "by": "diff"}, "prefer requires a metric"),
+        ({"ratio": 2, "prefer": "hard"}, "prefer requires a metric"),
     ],
 )
 def test_bad_settings_are_refused(

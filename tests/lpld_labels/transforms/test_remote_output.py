@@ -101,7 +101,7 @@ def test_another_pool_is_not_replaced_unless_asked(
     assert content(address) == content(other)
     assert check_pool(address).whole, "nothing is left of the first"
     RemoteStore(f"{bucket}/mixed").put("notes.txt", b"mine")
-    with pytest.raises(PoolConflictError, match="no label pool"):
+    with pytest.raises(PoolConflictError, match="not belong to a label pool"):
         copy_pool(other, f"{bucket}/mixed", overwrite=True)
 
 
