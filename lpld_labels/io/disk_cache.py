@@ -50,7 +50,7 @@ class DiskCache:
         return self.directory / name[:2] / name
 
     def get(self, name: str, size: int, make: Callable[[], Iterable[bytes | pa.Buffer]]) -> Path:
-        """Return the path of an entry. If missing, one caller makes it and others wait; errors cache nothing."""
+        """Return the path of an entry. If missing, one caller makes it, others wait. Errors cache nothing."""
         path = self.path(name)
         if path.exists():
             return path
