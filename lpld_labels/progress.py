@@ -73,8 +73,9 @@ class DrawnProgress(Progress):
             with bars, bar_in(bars, what) as bar:
                 yield bar
             return
-        from IPython.display import display
+        import IPython.display
 
+        display: Any = IPython.display.display  # has no types
         # rich's own live display needs ipywidgets, and saved notebooks lose it.
         handle = display(bars, display_id=True)
         with bar_in(bars, what, lambda: handle.update(bars)) as bar:

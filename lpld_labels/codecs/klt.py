@@ -77,7 +77,7 @@ _NPY_HEADER = re.compile(
 
 
 class Numbers(NamedTuple):
-    """Integers: steps [B, L + 1], peak classes int32 [B, m], corrections [B, m] of step / PEAK_SHARE."""
+    """Integers: steps [B, L + 1], peak classes int32 [B, m], peaks [B, m] in steps / PEAK_SHARE."""
 
     integers: npt.NDArray[Any]
     classes: IntArray

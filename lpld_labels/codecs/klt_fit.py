@@ -334,7 +334,7 @@ def _groups(blocks: Sequence[FloatArray]) -> Iterator[list[FloatArray]]:
 
 
 def _range(blocks: Sequence[FloatArray], mean: FloatArray, count: int, seed: int) -> FloatArray:
-    """Return an orthonormal frame [C, count] of the subspace in which the logits vary most."""
+    """Return an orthonormal basis [C, count] of the subspace in which the logits vary most."""
     classes = len(mean)
     frame = keyed_generator(seed, classes, count).standard_normal((classes, count), np.float32)
     for _ in range(POWER_ROUNDS):

@@ -46,7 +46,7 @@ def as_logits(labels: Labels, kind: str) -> Labels:
 
 
 def as_finite_logits(labels: Labels, kind: str) -> Labels:
-    """Like `as_logits`, but 0 counts as SMALLEST. Not for softening: at T = 20 it weighs .43 of a 1."""
+    """Like `as_logits`, but 0 counts as SMALLEST. Not for softening: T = 20 gives it .43 the weight of 1."""
     if kind == "logits":
         return labels
     if isinstance(labels, np.ndarray):

@@ -46,7 +46,7 @@ def _open_locked(path: Path, flags: int, operation: int) -> int:
 
 @contextlib.contextmanager
 def locked(file: Path, *, wait: bool = True) -> Iterator[None]:
-    """Create and lock a file. If another process holds the lock: wait, or else raise BlockingIOError."""
+    """Create and lock a file. If it is locked already, wait, or raise BlockingIOError if not `wait`."""
     operation = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
     descriptor = _open_locked(file, _FILE, operation)
     try:

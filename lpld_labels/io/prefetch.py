@@ -193,7 +193,7 @@ class CutFile:
     stop: int
 
     def blocks(self, size: int) -> npt.NDArray[np.int64]:
-        """Group parts into blocks of at most `size` bytes or one part. Return block starts, then the end."""
+        """Group parts into blocks of at most `size` bytes (or one part). Return block starts and the end."""
         if not len(self.starts):
             return np.array([0, self.stop], np.int64)
         chosen = [int(self.starts[0])]
@@ -297,7 +297,7 @@ class _Blocks:
         return Range(path, int(cuts[number]), int(cuts[number + 1]))
 
     def of(self, ranges: Iterable[Range], *, once: bool) -> Iterator[Range]:
-        """Yield the blocks of ranges. once: skip repeats; stop after every block (ranges may be endless)."""
+        """Yield the blocks of ranges. once: skip repeats, and stop when all blocks were yielded."""
         count = sum(len(cuts) - 1 for cuts in self._cuts.values())
         seen: set[Range] = set()
         for one in ranges:

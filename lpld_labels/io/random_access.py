@@ -74,12 +74,12 @@ class ByteSource(Protocol):
     size: int
 
     def read(self, offset: int, length: int) -> pa.Buffer:
-        """Return exactly `length` bytes. Raises PoolCorruptError if the file ends before. Thread-safe."""
+        """Return exactly `length` bytes. Raises PoolCorruptError if the file is too short. Thread-safe."""
         ...
 
     @property
     def forget(self) -> Callable[[int, int], None] | None:
-        """Function that discards corrupt bytes [start, stop) of a remote file before a retry, or None."""
+        """Function that discards corrupt bytes [start, stop) before a retry; None for a local file."""
 
 
 class LocalFile:
@@ -142,7 +142,7 @@ def open_file(path: str) -> ByteSource:
 
 
 def retry_corrupt(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
-    """Return the result of `read`. After a PoolCorruptError, call `forget` and retry, in all 3 attempts."""
+    """Return the result of `read`. After a PoolCorruptError, call `forget` and retry, at most 3 attempts."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return read()

@@ -163,7 +163,7 @@ class RemoteStore:
         self.put(path, data, condition={"IfMatch": tag})
 
     def send(self, path: str, size: int, pieces: Iterable[bytes | pa.Buffer], *, digest: str) -> None:
-        """Write or replace a file that may not fit into memory; S3 gets large files in parts.
+        """Write or replace a file that may not fit into memory; large files are sent to S3 in parts.
 
         If an error occurs, also in `pieces`, the old file is kept. size: total bytes of the pieces.
         digest: hex SHA-256 of the content, which S3 stores with the file.
