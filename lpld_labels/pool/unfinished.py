@@ -104,7 +104,7 @@ class Unfinished:
         if different:
             field, expected, got = different[0]
             raise StagingMismatchError(
-                f"unfinished work here differs from this command in '{field}'",
+                f"unfinished work here does not match this command: '{field}' differs",
                 where=self.directory,
                 expected=expected,
                 got=got,

@@ -499,7 +499,7 @@ def test_other_settings_or_fewer_batches_do_not_resume(folder: Path, load: Load)
     with pytest.raises(StagingMismatchError, match="output_"):
         load(options=ImportOptions(torch_era="new", output_size=64))
     shutil.move(folder / "epoch_2", folder.with_name("epoch_2"))
-    with pytest.raises(StagingMismatchError, match="unfinished work here differs"):
+    with pytest.raises(StagingMismatchError, match="unfinished work here does not match"):
         load(options=options)
     shutil.move(folder.with_name("epoch_2"), folder / "epoch_2")
     assert load(options=ImportOptions(torch_era="new", output_size=64), overwrite=True).batches == 9
