@@ -80,6 +80,7 @@ def test_the_same_command_goes_on(name: str, ray: str, cluster: TwoNodes, tmp_pa
     with driver(name, tmp_path / "source", out, *address) as second:
         content, left = finished(second)
     assert content == expected
-    assert 0 < left < total
+    # Workers may finish everything before the driver is killed.
+    assert left < total
     _, alive = psutil.wait_procs(started, timeout=MOST_SECONDS)
     assert not alive, "what the first had started has outlived it"
