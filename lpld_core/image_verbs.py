@@ -218,7 +218,7 @@ def recover(call: _RecoverCall) -> RunSummary:
     rded   no optimisation: stitch 2 x 2 crops of real images on which the teacher is most confident
 
     Run the same command again after a crash or Ctrl-C to resume. OUT also gets recover.json with all settings
-    and contact_sheet.png, an overview of the images. rded only resumes with the same real images, or copies.
+    and contact_sheet.png, an overview of the images. rded resumes only with identical real images.
     """
     if call.method == "rded" and call.real is None:
         raise UsageError("--method rded requires --real, a folder of real images")

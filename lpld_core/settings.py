@@ -155,7 +155,7 @@ class LabelSettings(ViewSettings):
         int | None, Setting("CPU threads per process.  [default: all, divided among processes]", ge=1)
     ] = None
     image_cache: ImageCache = None
-    part: Annotated[Part | None, Setting("Label one part; the last done publishes. See the examples.")] = None
+    part: Annotated[Part | None, Setting("Label one part; the last part publishes. See the examples.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)

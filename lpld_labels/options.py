@@ -70,7 +70,7 @@ class ExecutorOptions:
         if self.ray is not None and is_address(out) and not os.environ.get(CACHE_VARIABLE):
             raise UsageError(
                 "Ray workers write a pool to a shared directory before it is uploaded: set "
-                f"${CACHE_VARIABLE} to one, or write to a shared directory and use 'lpld-labels copy'"
+                f"${CACHE_VARIABLE} to such a directory, or write there and use 'lpld-labels copy'"
             )
 
     def threads_each(self, threads: int | None) -> int:

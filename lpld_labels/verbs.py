@@ -167,7 +167,7 @@ def encode(call: _EncodeCall) -> EncodeResult:
 @dataclass(frozen=True, kw_only=True)
 class _PlanCall(Writes, PlanChoices, FromPool):
     images: Annotated[
-        Location | None, Setting("The labelled image folder; a budget in x-images is a multiple of its size.")
+        Location | None, Setting("The labelled image folder. A budget of 2x-images is twice its size.")
     ] = None
     apply: Annotated[Location | None, Setting("Write the recommended pool to this path or address.")] = None
     jobs: Annotated[int, Setting("Number of processes for --apply.", ge=1)] = 1
@@ -203,7 +203,7 @@ def plan(call: _PlanCall) -> Planned:
     """
     budget = Amount.of_any(call.budget, images=True)
     if budget.of == "images" and call.images is None:
-        raise UsageError("a budget in x-images requires --images DIR")
+        raise UsageError("a budget such as 1x-images requires --images DIR")
     if call.overwrite and call.apply is None:
         raise UsageError("--overwrite requires --apply OUT")
     from lpld_labels.exec.local import LocalExecutor

@@ -48,7 +48,7 @@ class Network:
 
 @dataclass(frozen=True)
 class NetworkSource:
-    """Builds a network with random weights (class count None: its default) or, if any, published weights."""
+    """Builds a network with random or with published weights. Class count None: the network's default."""
 
     name: str
     build: Callable[[int | None], Network]

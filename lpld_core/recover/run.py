@@ -1,4 +1,4 @@
-"""Recover all groups of an image folder: resumable, divisible, with a contact sheet at the end."""
+"""Recover all groups of an image folder. Runs can be resumed, or split into parts."""
 
 from __future__ import annotations
 

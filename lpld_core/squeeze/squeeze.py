@@ -379,7 +379,7 @@ def update_bound(*, smallest_class: int, images: int, batch_size: int, momentum:
 
 
 def folder_bound(folder: RealFolder, settings: SqueezeSettings) -> UpdateBound:
-    """Return the bound for a folder."""
+    """Return the number of batches that a moving average requires for a folder."""
     return update_bound(
         smallest_class=int(folder.counts().min()),
         images=len(folder),

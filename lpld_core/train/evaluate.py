@@ -84,7 +84,7 @@ class ValidationSet:
         return Accuracy(top1=int(right[0]) / images, top5=int(right[1]) / images)
 
     def _views(self, starts: range) -> list[torch.Tensor] | Iterator[torch.Tensor]:
-        """Return one batch of views, uint8 [B, 3, H, W], for each first row in `starts`."""
+        """Return a batch of views, uint8 [B, 3, H, W], for each start row in `starts`."""
         if self._kept:
             return self._kept
         decoded = map_ahead(self._decode, starts, workers=_WORKERS, ahead=_WORKERS + 1)

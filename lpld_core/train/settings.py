@@ -57,7 +57,7 @@ class TrainSettings:
     ] = "constant"
     student_temperature: Annotated[
         float | StudentTemperature,
-        Setting("The labels', or the best one for the previous epoch's last batch.", option=False, gt=0),
+        Setting("The label temperature, or the best for the last batch of an epoch.", option=False, gt=0),
     ] = "teacher"
     scale_by_t2: Annotated[bool, Setting("Multiply the kl loss by T squared.", option=False)] = False
     tail: Annotated[Tail, Setting("Labels of classes that top-k omits.", option=False)] = "stored"

@@ -168,7 +168,7 @@ def unpack_integers(blob: bytes, shape: tuple[int, ...], *, where: str) -> Integ
 
 
 def band_edges(spreads: npt.NDArray[np.floating[Any]], rows: int) -> tuple[int, ...]:
-    """Split coefficients into bands; return edges, 0 to n. spreads: [n], descending. rows: of a batch."""
+    """Split coefficients into bands; return edges, 0 to n. spreads: [n], descending. rows: per batch."""
     count = len(spreads)
     width = max(1, SMALLEST_BAND // max(rows, 1))
     edges = [0]

@@ -335,7 +335,7 @@ TRAINERS: Mapping[str, Sequence[Trainer]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Whether one program, called with one option, replays every labelled view with its own label.
+    """Whether a program, called with a certain option, replays every labelled view with its own label.
 
     why: problems and required options.
     """

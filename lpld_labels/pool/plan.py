@@ -182,7 +182,7 @@ class ShardWriter:
 
 
 def cut_evenly(keys: Sequence[BatchKey], size: int) -> list[Shard]:
-    """Return shards of `size` batches, whose items are keys."""
+    """Return shards of `size` batches each. The items of a shard are the keys."""
     parts = [tuple(keys[start : start + size]) for start in range(0, len(keys), size)]
     return [Shard(part, len(part)) for part in parts]
 

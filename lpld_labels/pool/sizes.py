@@ -81,9 +81,9 @@ def pool_bytes(manifest: Manifest) -> int:
 
 
 def most_within(budget: int, most: int, weight: Callable[[int], int], *, start: int = 0) -> tuple[int, int]:
-    """Return a number up to `most` that fits a budget while one more does not, and its weight.
+    """Return (n, weight of n): the largest n up to `most` whose weight fits the budget.
 
-    0 if not even one fits, with the weight of one. weight: almost linear. start: a number that may be close.
+    If 1 does not fit: (0, weight of 1). weight: almost linear in n. start: a first guess.
     """
     fits, fails, rounds, before = 0, most + 1, 0, (0, 0)
     count, least = min(start or (most + 1) // 2, most), 0

@@ -121,7 +121,7 @@ def _check_dtype(dtype: torch.dtype, mix: Mix | None) -> None:
     if dtype not in (torch.float32, torch.uint8):
         raise InvalidArgumentError("pixels must be float32 or uint8", got=dtype)
     if dtype == torch.uint8 and mix is not None and mix.box is None:
-        raise InvalidArgumentError("MixUp's pixels are not integers", expected="float32", got=dtype)
+        raise InvalidArgumentError("MixUp requires pixels of a float dtype", expected="float32", got=dtype)
 
 
 def _check_out(

@@ -34,7 +34,7 @@ class Scales:
         return min(budget, labels) <= WEIGHED_BYTES and estimate <= WEIGHED_BATCHES
 
     def weigh(self, plan_for: Callable[[Path], PoolPlan]) -> int:
-        """Return the bytes of a pool. plan_for: takes its path."""
+        """Return the bytes of a pool. plan_for: makes the plan of a pool at a path."""
         with tempfile.TemporaryDirectory(prefix="lpld-labels-") as folder:
             plan = plan_for(Path(folder) / "pool")
 

@@ -175,7 +175,7 @@ def test_views_that_do_not_fit_are_refused(store: ImageStore, changes: dict[str,
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"dtype": torch.uint8}, "MixUp's pixels are not integers"),
+        ({"dtype": torch.uint8}, "MixUp requires pixels of a float dtype"),
         ({"dtype": torch.float16}, "float32 or uint8"),
         ({"out": torch.empty(12, 3, 32, 48)}, "out does not fit the views .*channels-last"),
     ],
