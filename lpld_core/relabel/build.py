@@ -296,8 +296,10 @@ def wanted_batches(images: int, settings: BuildSettings) -> list[BatchKey]:
     require_listable(len(epochs) * count, what="label batches", hint="use fewer epochs or larger batches")
     if settings.ratio == 1:
         return [BatchKey(epoch, batch) for epoch in epochs for batch in range(count)]
-    complete = [BatchKey(epoch, batch) for epoch in epochs for batch in range(images // settings.batch_size)]
-    return lowest_ranked(settings.seed, complete, kept_count(len(complete), settings.ratio))
+    # Pruning keeps complete batches, or any if none is complete.
+    candidates = range(images // settings.batch_size or count)
+    keys = [BatchKey(epoch, batch) for epoch in epochs for batch in candidates]
+    return lowest_ranked(settings.seed, keys, kept_count(len(keys), settings.ratio))
 
 
 def _refuse_other_images(labelled: ImageTable, found: ImageTable, folder: Path) -> None:

@@ -202,8 +202,8 @@ def label_cost(
     if settings.ratio == 1:
         batches, views = epochs * math.ceil(images / batch_size), epochs * images
     else:
-        batches = kept_count(epochs * (images // batch_size), settings.ratio)
-        views = batches * batch_size
+        batches = kept_count(epochs * max(1, images // batch_size), settings.ratio)
+        views = batches * min(batch_size, images)
     size = SizeModel(
         fixed=6000 + 60 * images,
         per_shard=7000,

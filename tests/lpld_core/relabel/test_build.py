@@ -72,13 +72,13 @@ def test_wanted_batches_nest(images: int, batch_size: int, epochs: int, seed: in
     assert len(everything) == epochs * -(-images // batch_size)
     inner = set(everything)
     for ratio in (1.5, 2, 4, 40):
-        complete = epochs * (images // batch_size)
-        if complete < ratio:
+        candidates = epochs * max(1, images // batch_size)
+        if candidates < ratio:
             with pytest.raises(InvalidArgumentError, match="ratio is too large"):
                 wanted_batches(images, replace(settings, ratio=ratio))
             break
         kept = wanted_batches(images, replace(settings, ratio=ratio))
-        assert len(kept) == int(complete // ratio)
+        assert len(kept) == int(candidates // ratio)
         assert set(kept) <= inner
         assert kept == sorted(kept)
         inner = set(kept)
@@ -156,6 +156,17 @@ def test_a_ratio_builds_what_pruning_the_full_pool_keeps(
     make(tmp_path / "built", replace(SMALL_BUILD, ratio=ratio))
     with PoolReader(full) as pool:
         prune_pool(pool, tmp_path / "pruned", PruneSettings(ratio=ratio))
+    assert digest(tmp_path / "built") == digest(tmp_path / "pruned")
+
+
+def test_a_ratio_keeps_as_many_incomplete_batches_as_pruning_if_none_is_complete(
+    make: Make, tmp_path: Path
+) -> None:
+    few = replace(SMALL_BUILD, batch_size=64, epochs=5)
+    make(tmp_path / "whole", few)
+    make(tmp_path / "built", replace(few, ratio=2))
+    with PoolReader(tmp_path / "whole") as pool:
+        prune_pool(pool, tmp_path / "pruned", PruneSettings(ratio=2))
     assert digest(tmp_path / "built") == digest(tmp_path / "pruned")
 
 
