@@ -129,8 +129,8 @@ def _prepared(call: _BuildCall, out: Path, settings: BuildSettings, shown: Progr
     count, batch_size = len(build.table), settings.batch_size
     if count < batch_size:
         log.warning(
-            "warning: %d images do not fill a batch of %d, so every batch is incomplete; --batch-size %d makes "
-            "them complete",
+            "warning: %d images do not fill a batch of %d, so every batch is incomplete; "
+            "--batch-size %d makes them complete",
             *(count, batch_size, count),
         )
     return build

@@ -419,7 +419,8 @@ def _check_in_child(location: str, manifest: Manifest, progress: Progress | None
         except BaseException:
             child.kill()
             raise
-    ended = f"the check was ended by signal {-child.returncode} (limit: {seconds} s of processor time)"
+    how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
+    ended = f"the check ended with {how} (limit: {seconds} s of processor time)"
     if child.returncode == _OUT_OF_MEMORY:
         ended = f"the check needs more than {MEMORY_BYTES // 1024**2} MiB of memory"
     return _failed(manifest, ended)

@@ -185,10 +185,11 @@ def _content(plan: ExportPlan, key: BatchKey, name: str) -> bytes:
 
 def _dense(pool: PoolReader, key: BatchKey) -> LabelArray:
     """Return labels [B, C] in float16, or in float32 if the pool stores float32."""
+    dtype = np.dtype(np.float32 if pool.codec.name == "f32" else np.float16)
     with np.errstate(over="ignore"):
-        labels = pool.read_labels(key, dtype=np.float32 if pool.codec.name == "f32" else np.float16)
+        labels = pool.read_labels(key, dtype=dtype)
     if not np.isfinite(labels).all():
-        raise LabelSourceError("labels are too large for float16", where=f"{pool.location}, {key}")
+        raise LabelSourceError(f"labels are too large for {dtype}", where=f"{pool.location}, {key}")
     return labels
 
 
