@@ -51,7 +51,7 @@ def test_teacher_is_trained_first(cli: Cli, real: Path, tmp_path: Path) -> None:
     others = noisy_folder(tmp_path / "val", classes=3, images=1)
     (others / "class1").rename(others / "cat")
     refused = cli(*words, *training[:-1], others)
-    one_line_error(refused, "first class 0 (expected class0, got cat)")
+    one_line_error(refused, "first at class 0 (expected class0, got cat)")
     assert not (tmp_path / "t.safetensors.unfinished").exists()
     result = passed(cli(*words, *training))
     assert "teacher top1" in result.stdout

@@ -134,6 +134,6 @@ def test_folders_that_do_not_fit(built: Path, images: Path, tmp_path: Path, cli:
     renamed = write_images(tmp_path / "renamed", per_class=1)
     (renamed / "class1").rename(renamed / "other")
     by_order = (*words, "--images", images, "--val", renamed)
-    one_line_error(cli(*by_order), "first class 1 (expected class1, got class2)", "--val-by-order")
+    one_line_error(cli(*by_order), "first at class 1 (expected class1, got class2)", "--val-by-order")
     assert not (tmp_path / "run").exists()
     passed(cli(*by_order, "--val-by-order"))

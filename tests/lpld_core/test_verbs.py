@@ -90,7 +90,7 @@ def test_a_dry_run_writes_nothing(images: Path, tmp_path: Path) -> None:
 def test_other_statistics_are_kept(images: Path, tmp_path: Path) -> None:
     first = lpld.squeeze(images, tmp_path / "out.safetensors", **NET)
     assert (first.classes, first.images) == (3, 27)
-    with pytest.raises(PoolConflictError, match="something else"):
+    with pytest.raises(PoolConflictError, match="another file is already here"):
         lpld.squeeze(images, tmp_path / "out.safetensors", views="crop", seed=1, **NET)
 
 

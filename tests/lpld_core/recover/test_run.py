@@ -165,7 +165,7 @@ def test_folder_of_another_run_is_refused(recover: Recover, tmp_path: Path) -> N
     summary = recover(tmp_path / "out", dataclasses.replace(SETTINGS, class_group=4))
     assert (summary.made_groups, summary.kept_groups) == (0, 1)
     (tmp_path / "foreign" / "holiday").mkdir(parents=True)
-    with pytest.raises(PoolConflictError, match="something is already here"):
+    with pytest.raises(PoolConflictError, match="the folder is not empty"):
         recover(tmp_path / "foreign")
 
 

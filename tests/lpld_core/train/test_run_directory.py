@@ -45,7 +45,9 @@ def test_a_student_without_its_checkpoint_is_not_replaced(train: Train, tmp_path
     train()
     (tmp_path / "run/checkpoint.safetensors").unlink()
     before = contents(tmp_path / "run")
-    with pytest.raises(PoolConflictError, match=r"student\.safetensors: a student is here.*--overwrite"):
+    with pytest.raises(
+        PoolConflictError, match=r"student\.safetensors: a student is already here.*--overwrite"
+    ):
         train(OTHERS)
     assert contents(tmp_path / "run") == before
     train(OTHERS, overwrite=True)
@@ -82,7 +84,7 @@ def test_a_student_from_elsewhere_is_not_replaced(
     (tmp_path / "run").mkdir()
     write(tmp_path / "run/student.safetensors")
     before = contents(tmp_path / "run")
-    with pytest.raises(PoolConflictError, match="a student is here"):
+    with pytest.raises(PoolConflictError, match="a student is already here"):
         train()
     assert contents(tmp_path / "run") == before
     assert train(overwrite=True).resumed_from == 0
@@ -93,12 +95,12 @@ def test_a_checkpoint_or_a_log_from_elsewhere_is_not_replaced(train: Train, tmp_
     log, checkpoint = tmp_path / "run/log.jsonl", tmp_path / "run/checkpoint.safetensors"
     for line in ('{"mine": 1}', "[1]", '{"epoch": 0, "steps": 3}'):
         log.write_text(f"{line}\n")
-        with pytest.raises(PoolConflictError, match=r"log\.jsonl: the log of a training run is here"):
+        with pytest.raises(PoolConflictError, match=r"log\.jsonl: the log of a training run is already here"):
             train()
         assert contents(tmp_path / "run") == {"log.jsonl": f"{line}\n".encode()}
     log.unlink()
     save_weights(checkpoint, {"w": torch.zeros(1)}, {"settings": [1]})
-    with pytest.raises(PoolConflictError, match="another training run is here"):
+    with pytest.raises(PoolConflictError, match="another training run is already here"):
         train()
     save_file({"w": torch.zeros(1)}, checkpoint, metadata={"lpld-labels": "[1]"})
     with pytest.raises(InvalidArgumentError, match="not a JSON object"):

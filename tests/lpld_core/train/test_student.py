@@ -278,7 +278,7 @@ def test_validation_classes_are_known_by_their_names(train: Train, tmp_path: Pat
     other = write_images(tmp_path / "other", per_class=2)
     (other / "class0").rename(other / "zebra")
     once = replace(SETTINGS, epochs=1)
-    both = r"first class 0 .expected class0, got class1.*by-order"
+    both = r"first at class 0 .expected class0, got class1.*by-order"
     with pytest.raises(InvalidArgumentError, match=both):
         train("a", once, validation=ValidationSet(other, size=(SIDE, SIDE)))
     assert not (tmp_path / "a").exists()

@@ -106,6 +106,6 @@ def test_nothing_leaves_its_cell(tmp_path: Path) -> None:
     (named,) = (line for line in outside[:front] if "script" in line)
     assert json.loads(named.removeprefix("pretty_name: ")).startswith("x`` ``` # big |")
     assert "\x1b" not in text
-    with pytest.raises(InvalidArgumentError, match=r"expected text.*--name"):
+    with pytest.raises(InvalidArgumentError, match=r"invalid pool name.*--name"):
         card_text(manifest, name="a\udcff")
     assert len([line for line in outside if line.startswith("# ")]) == 1
