@@ -14,12 +14,12 @@ import numpy as np
 from lpld_labels.format.manifest import PoolHeader
 
 PROBE = "probe"
-"""Parameter of a lineage step that contains the probe: a list of numbers."""
+"""Name of the lineage-step parameter that holds a probe. The probe is a list of numbers."""
 TOLERANCE = 0.02
 
 
 def probe_difference(recorded: Any, now: Sequence[float]) -> float:
-    """Return the RMS difference of two probes relative to their spread; infinity if not comparable."""
+    """Return the RMS difference of two probes relative to their spread; infinity if incomparable."""
     try:
         first, second = (np.asarray(values, np.float64) for values in (recorded, now))
     except (TypeError, ValueError):
