@@ -99,7 +99,7 @@ class Augmentation:
     patch_grid: Annotated[int, msgspec.Meta(ge=1, le=MAX_PATCH_GRID)] | None = None
 
     def drawing_problem(self) -> tuple[str, str] | None:
-        """Return (name, expected value) of a field with which views cannot be drawn, or None if all are fine."""
+        """Return a field that rules out drawing views, as (name, expected value), or None if none does."""
         flip, cutout, grid = self.flip_probability, self.cutout_fraction, self.patch_grid
         rules = (
             ("crop_scale", _is_range(self.crop_scale, 1.0), "(low, high) with 0 < low <= high <= 1"),
@@ -209,7 +209,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """minimum, median, maximum: views per image, without mix partners. images, classes: counts with a view."""
+    """minimum, median, maximum: views per image, without mix partners. images, classes: count with a view."""
 
     minimum: Count
     median: float
