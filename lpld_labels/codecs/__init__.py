@@ -66,7 +66,7 @@ def _unknown(spec: str, *, fitted: bool) -> InvalidArgumentError:
 def restore_codec(
     entry: CodecEntry, tables: Mapping[str, bytes], *, classes: int, label_kind: str, where: str
 ) -> Codec:
-    """Rebuild the codec in a manifest, for a pool with `classes` classes and labels of `label_kind`."""
+    """Rebuild the codec from its manifest entry for a pool with `classes` classes and `label_kind` labels."""
     kind = CODECS.get(entry.name)
     if kind is None:
         raise PoolFormatError(

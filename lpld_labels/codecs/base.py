@@ -49,7 +49,7 @@ def binary_cell(data: bytes) -> Array:
 
 
 def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """Split tensors by rows. On a CPU, each piece of the first has at most SERIAL_VALUES; else one piece."""
+    """Split CPU tensors by rows, with at most SERIAL_VALUES of the first per piece. Keep GPU ones whole."""
     import torch
 
     first = tensors[0]
@@ -70,8 +70,8 @@ class Codec(ABC):
 
     name: ClassVar[str]
     lossless: ClassVar[bool] = False  # Decoding returns the encoded labels bit for bit.
-    native_dtype: ClassVar[npt.DTypeLike] = np.float32  # Readers' default dtype: decoding does not round.
-    # New labels are first rounded to it, so building with a lossy codec equals encoding a float16 pool.
+    native_dtype: ClassVar[npt.DTypeLike] = np.float32  # Readers' default dtype: decoding to it is exact.
+    # New labels are rounded to this dtype, so building with a lossy codec equals encoding a float16 pool.
     label_dtype: ClassVar[npt.DTypeLike] = np.float16
     specs: ClassVar[tuple[str, ...]] = ()  # Specs that `parse` accepts, e.g. f16:plain. Empty: the name.
     fitted: ClassVar[bool] = False  # Whether the codec must be fitted to a pool's labels (klt_fit.py).

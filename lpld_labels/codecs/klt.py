@@ -11,7 +11,7 @@ coefficients is optimal under squared error, and so under KL divergence at a hig
 temperature, the largest labels dominate, and no common direction describes them. So the few largest labels
 of each row (peaks) are corrected one by one, which preserves argmax.
 
-A batch is one row, with one column per band of integers (packing.py) and two for peaks. Probabilities are
+A batch is stored as one row: one column per band of integers (packing.py), two for peaks. Probabilities are
 encoded as log-probabilities and decoded through softmax. Coefficients too close to a rounding threshold for
 single precision are computed again in double precision, so integers do not depend on the number of threads.
 """
@@ -77,7 +77,7 @@ _NPY_HEADER = re.compile(
 
 
 class Numbers(NamedTuple):
-    """integers: [B, L + 1] in steps. classes: int32 [B, m]. peaks: [B, m], in steps / PEAK_SHARE."""
+    """integers: [B, L + 1] in steps. classes of peaks: int32 [B, m]. peaks: [B, m] in steps / PEAK_SHARE."""
 
     integers: npt.NDArray[Any]
     classes: IntArray
@@ -172,7 +172,7 @@ class KltCodec(Codec):
         return EncodedLabels(payload=payload, canonical=_canonical(numbers))
 
     def approximated(self, labels: LabelArray) -> FloatArray:
-        """Return the labels as if encoded and decoded, but without packing them."""
+        """Return the labels that encoding and decoding would give, without packing them."""
         return self._rebuilt(self.numbers(labels))
 
     def numbers(self, labels: LabelArray) -> Numbers:

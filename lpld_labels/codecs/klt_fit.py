@@ -6,9 +6,9 @@ features). A randomised range finder finds them: multiply the scatter matrix (wh
 vectors, orthonormalise, repeat, and diagonalise in that subspace.
 
 At step s, a coefficient has a squared error of about s^2/12. One more bit would quarter this error, so a bit
-is worth ln(2) s^2/6 of squared error. A direction is kept if the error that it saves over all rows exceeds
-the worth of the bits for it and its coefficients. Its entries get bits as long as a bit saves its worth.
-So the basis is small and coarse for 10,000 rows, but large and fine for 60 million rows.
+is worth ln(2) s^2/6 of squared error. A direction is kept if it saves more error over all rows than its bits
+(entries and coefficients) are worth. Entries get the precision at which another bit would not pay. So the
+basis is small and coarse for 10,000 rows, but large and fine for 60 million rows.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class KltFitter:
         return tuple(peaks for peaks in PEAKS if peaks <= most)
 
     def _best(self, excess: Callable[[KltCodec], float]) -> KltCodec | None:
-        """Return the smallest codec with an excess <= 0 over all numbers of peaks, or None if none has."""
+        """Try all numbers of peaks. Return the smallest codec with excess <= 0, or None if there is none."""
         best, least = None, math.inf
         for peaks in self._peaks:
             near = None if best is None else best.step
@@ -205,7 +205,7 @@ class KltFitter:
     def _just_within(
         self, excess: Callable[[KltCodec], float], peaks: int, near: float | None
     ) -> KltCodec | None:
-        """Return the codec with the largest excess <= 0, or None if the finest step exceeds 0.
+        """Return the codec with the largest excess <= 0, or None if even the finest step exceeds 0.
 
         excess: returns log(loss of a codec / allowed loss). It is nearly linear in log(step), so false
         position finds its root fast. near: a step that may be close to the solution, or None.

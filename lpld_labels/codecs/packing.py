@@ -36,7 +36,7 @@ _LENGTH = struct.Struct("<I")
 
 PCODEC_LEVEL = 8  # Level 12 gains nothing on these numbers, level 4 costs 6 %.
 SPREAD_RATIO = 2.0  # Bands end where the spread falls by this factor. Fewer bands cost 2 %, more add headers.
-SMALLEST_BAND = 1024  # Minimum number of values per band in a full batch. Headers take about 25 bytes.
+SMALLEST_BAND = 1024  # Minimum values per band in a full batch. The headers of a band take about 25 bytes.
 LARGEST = np.iinfo(np.int16).max
 
 
@@ -168,7 +168,7 @@ def unpack_integers(blob: bytes, shape: tuple[int, ...], *, where: str) -> Integ
 
 
 def band_edges(spreads: npt.NDArray[np.floating[Any]], rows: int) -> tuple[int, ...]:
-    """Return the edges of bands, from 0 to n. spreads: [n], descending. rows: number of rows in a batch."""
+    """Return the edges (0 to n) of bands of n coefficients. spreads: [n], descending. rows: batch size."""
     count = len(spreads)
     width = max(1, SMALLEST_BAND // max(rows, 1))
     edges = [0]

@@ -1,14 +1,14 @@
 """`topk`: the k largest labels of each row, and one level for all other classes.
 
 A batch is stored in one row. Its entries are in class order, so that class indices become small gaps. Gaps
-and values are compressed byte planes (packing.py). All other classes decode to the row's *tail level*:
+and values are compressed byte planes (packing.py). Classes without entry decode to the row's *tail level*:
 
 logits         log of the mean of exp(logit) over these classes, which keeps their total probability at
                temperature 1;
 probabilities  the mean probability of these classes.
 
 Imported labels may have no tail. The other classes then get probability 0. Fast Knowledge Distillation calls
-this marginal re-normalisation, and calls labels with a tail marginal smoothing.
+this marginal re-normalisation. A tail corresponds to what it calls marginal smoothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SparseLabels(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Entries in class order. rank: int64 [B, k], see `_rank`. None: imported in descending order."""
+    """Entries in class order. rank: int64 [B, k] (see `_rank`), or None if descending by value."""
 
     indices: IntArray
     values: LabelArray
@@ -291,7 +291,7 @@ def members(mask: BoolArray, k: int) -> IntArray:
 
 
 def tail_level(labels: LabelArray, kept: BoolArray, label_kind: str) -> FloatArray:
-    """Return the tail levels, float32 [B], rounded to float16 where that is finite; 0 if all are kept."""
+    """Return the tail levels: float32 [B], rounded to float16 if in range, or 0 if all classes are kept."""
     if kept.all():
         return np.zeros(len(labels), np.float32)
     rest = converted(labels[~kept].reshape(len(labels), -1), np.float32).astype(np.float64)

@@ -36,7 +36,7 @@ class Worker(Protocol[Task_contra]):
     """Runs tasks one after the other."""
 
     def do(self, task: Task_contra, *, again: bool) -> Steps:
-        """Run a task; also count units sealed earlier. again: whether a lost worker may have sealed some."""
+        """Run a task; also count units sealed earlier. again: True if a lost worker may have sealed units."""
         ...
 
 
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def run_task(steps: Steps, report: Callable[[int], bool]) -> Outcome | None:
-    """Run a task; return None if stopped. report: takes the units so far; returns whether to continue."""
+    """Run a task; return None if stopped. report: takes the unit count; returns whether to continue."""
     units = 0
     # Closing saves the finished work before an error of `report` propagates.
     with closing(steps):

@@ -69,7 +69,7 @@ def _run_here(job: Job[Any], state: JobProgress) -> list[Any]:
 
 
 class _Processes:
-    """Processes of one job. Each sends None when ready, then per task unit counts and Outcome or Exception."""
+    """Processes of a job. Each sends None when ready, then counts and an Outcome per task, or an error."""
 
     def __init__(self, job: Job[Any], state: JobProgress) -> None:
         self._job, self._state = job, state
@@ -91,7 +91,7 @@ class _Processes:
             with _interrupts_held(), theirs:
                 # After the block, only the child holds `theirs`, which closes when the child dies.
                 process.start()
-            # Sent only now: as a large argument, it would block process.start() if the process died at once.
+            # Send `start` only now: a large argument would block process.start() if the process died at once.
             self._send(ours, self._job.start)
 
     def handle_next(self) -> None:

@@ -40,7 +40,7 @@ class RaySettings:
 
     address: HOST:PORT of the cluster's head node; None to start Ray on this machine, for this executor only.
     workers: number of workers; None for as many as the cluster has resources for.
-    gpus_per_task, cpus_per_task: GPUs and CPUs per worker. Fractions let workers share a GPU.
+    gpus_per_task, cpus_per_task: GPUs and CPUs reserved per worker. Fractions let workers share a GPU.
     """
 
     address: str | None = None

@@ -23,7 +23,7 @@ def filled(column: Column, value: float) -> Values:
 
 
 def list_offsets(lists: Array) -> npt.NDArray[np.int32]:
-    """Return the offsets of n lists in their values: int32 [n + 1], the starts, then the last end."""
+    """Return where each of n lists starts in their values, then where the last list ends: int32 [n + 1]."""
     return np.asarray(cast("Any", lists).offsets.to_numpy())
 
 

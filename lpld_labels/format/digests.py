@@ -87,7 +87,7 @@ def _view_parts(views: ViewBatch) -> list[bytes | memoryview]:
 def pool_digest(
     header: PoolHeader, *, codec: str, identity: bytes, images: bytes, batches: Sequence[bytes]
 ) -> str:
-    """Return a pool's content digest. identity: `Codec.identity`. batches: batch digests in key order."""
+    """Return the hex digest. identity: Codec.identity. images: ImageTable.digest. batches: in key order."""
     augmentation = header.augmentation
     parts = [
         text_bytes("lpld-label-pool"),
@@ -116,6 +116,6 @@ def _normalisation(teacher: Teacher) -> bytes:
 
 
 def text_bytes(text: str) -> bytes:
-    """Return a string's UTF-8 bytes after their number, so that hashing several strings is unambiguous."""
+    """Return a string's byte count and UTF-8 bytes, so that hashing several strings is unambiguous."""
     data = text.encode()
     return struct.pack("<I", len(data)) + data

@@ -116,7 +116,7 @@ def _shuffled(seed: int, epoch: int, n_images: int) -> IntArray:
     return order
 
 
-# Cached, because loaders alternate between epochs. One takes at most 64 MB; the other holds four orders.
+# Two caches, because loaders alternate between epochs: at most 64 MB of small orders, and four large orders.
 _FEW_IMAGES = 1 << 15
 _order_of_few = lru_cache(maxsize=512)(_shuffled)
 _order_of_many = lru_cache(maxsize=4)(_shuffled)
@@ -197,7 +197,7 @@ def _draw_mix(
 
 
 def _draw_mix_box(rng: np.random.Generator, strength: float, augmentation: Augmentation) -> Box:
-    """Draw the CutMix box. Its sides are sqrt(1 - strength) of the output's, clipped at the borders."""
+    """Draw the CutMix box. Its sides are sqrt(1 - strength) of the output's sides, clipped at the borders."""
     size = np.array([augmentation.output_height, augmentation.output_width])
     half = (size * math.sqrt(1.0 - strength)).astype(np.int64) // 2
     centre = _whole(rng.random(2), size)

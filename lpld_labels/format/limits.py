@@ -32,6 +32,6 @@ MAX_GROUP_ROWS = 1 << 20
 MAX_VIEW_VALUES = 1 << 24  # Number of patch-order values in a row group of views.
 MAX_PAGE_BYTES = 1 << 30
 MAX_HEADER_BYTES = 1 << 16  # Bytes of a page header.
-PAGE_SPARE_PER_VALUE, PAGE_SPARE_BYTES = 16, 1024  # Page bytes allowed for levels and headers.
+PAGE_SPARE_PER_VALUE, PAGE_SPARE_BYTES = 16, 1024  # Page bytes allowed in addition to values.
 # A batch index or image table decompresses to at most TABLE_GROWTH * bytes + TABLE_SPARE_BYTES.
 TABLE_GROWTH, TABLE_SPARE_BYTES = 64, 1 << 27

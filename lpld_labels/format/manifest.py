@@ -99,7 +99,7 @@ class Augmentation:
     patch_grid: Annotated[int, msgspec.Meta(ge=1, le=MAX_PATCH_GRID)] | None = None
 
     def drawing_problem(self) -> tuple[str, str] | None:
-        """Return a field that rules out drawing views, as (name, expected value), or None if none does."""
+        """Return (name, expected value) of a field that prevents drawing views, or None if there is none."""
         flip, cutout, grid = self.flip_probability, self.cutout_fraction, self.patch_grid
         rules = (
             ("crop_scale", _is_range(self.crop_scale, 1.0), "(low, high) with 0 < low <= high <= 1"),
@@ -168,7 +168,7 @@ class CodecEntry:
 class FileEntry:
     """One file of the pool.
 
-    path: path below the pool. rows: number of rows, 0 for codec tables. digest: hex SHA-256 of the file.
+    path: relative to the pool. rows: number of rows, 0 for codec tables. digest: hex SHA-256 of the file.
     footer_bytes, footer_digest: size and hex SHA-256 of the Parquet footer (from the metadata to the end of
         the file); None for codec tables.
     """
@@ -209,7 +209,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """minimum, median, maximum: views per image, without mix partners. images, classes: count with a view."""
+    """minimum, median, maximum: views per image (no mix partners). images, classes: number with a view."""
 
     minimum: Count
     median: float

@@ -19,7 +19,7 @@ TOLERANCE = 0.02
 
 
 def probe_difference(recorded: Any, now: Sequence[float]) -> float:
-    """Return the RMS difference of two probes relative to their spread; infinity if incomparable."""
+    """Return the RMS difference of two probes relative to their spread; infinity if not comparable."""
     try:
         first, second = (np.asarray(values, np.float64) for values in (recorded, now))
     except (TypeError, ValueError):

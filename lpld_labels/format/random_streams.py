@@ -20,14 +20,14 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 class Stream(IntEnum):
-    """The purpose of draws. Its number comes first in the key of their generator.
+    """The purpose of draws: a number that comes first in the key of their generator.
 
     Views of a pool have no such number: their keys are (epoch) and (epoch, batch). The large values exceed
     any realistic number of epochs. Changing a value would change images, orders and views.
     """
 
-    RECOVERY_VIEWS = 1  # (unit, unit, iteration): crop, flip and roll of recovered images.
-    RECOVERY_NOISE = 2  # (unit, unit, 0): the noise that recovery starts from.
+    RECOVERY_VIEWS = 1  # (two numbers of the unit's key, iteration): crop, flip and roll of recovered images.
+    RECOVERY_NOISE = 2  # (two numbers of the unit's key, 0): the noise that recovery starts from.
     STITCHED_CHOICE = 3  # (class, 0, 0): which real images of a class are candidates for stitching.
     STITCHED_CROPS = 4  # (image, 0, 0): which crops of a real image are tried.
     ANALYSIS_SAMPLE = 5  # (class, 0, 0): which real images an analysis uses.

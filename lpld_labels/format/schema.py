@@ -172,7 +172,7 @@ def _image_path_problem(path: str) -> str | None:
 
 
 def repeated_path(paths: Iterable[str]) -> str | None:
-    """Return a path that occurs more than once (ASCII letters compare without case), or None."""
+    """Return a path that occurs more than once (ignoring the case of ASCII letters), or None."""
     seen: set[bytes] = set()
     for path in paths:
         folded = path.encode("utf-8", "surrogatepass").lower()

@@ -90,7 +90,7 @@ def from_json(data: bytes, *, where: str) -> Any:
 
 
 def is_text(value: str) -> bool:
-    """Return whether UTF-8 can encode a string. It cannot encode some file names and arguments."""
+    """Return whether UTF-8 can encode a string. Some file names and arguments cannot be encoded."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -138,7 +138,7 @@ def _integer(text: str) -> int:
 
 
 def convert(document: object, kind: type[T], *, where: str, all_known: bool = False) -> T:
-    """Convert parsed JSON to `kind`; refuse wrong, missing or unknown fields (all_known: even ignorable)."""
+    """Convert JSON to `kind`; refuse wrong, missing or unknown fields. all_known: even ignorable ones."""
     if not isinstance(document, Mapping):
         raise field_error("", "an object", document, where=where)
     try:

@@ -103,7 +103,7 @@ class DecodedViews:
         )
 
     def batch(self, key: BatchKey, part: slice) -> ViewBatch:
-        """Return the batch stored in rows `part`. Its arrays are slices of the columns, not validated."""
+        """Return the batch stored in rows `part`. Its arrays are unvalidated slices of the columns."""
         first = part.start
         fields = {
             "key": key,

@@ -1,6 +1,6 @@
 """Decode image files to 8-bit RGB, as SPEC.md defines.
 
-EXIF orientation is ignored, as torchvision's loader does. Samples of 16 bits are scaled to 8; files whose
+EXIF orientation is ignored, as in torchvision's loader. Samples of 16 bits are scaled to 8; files whose
 samples have no defined range (32 bits, floats) are refused.
 
 Files are untrusted. Only this module calls decoders: with a fixed list of formats and within limits. All
@@ -29,7 +29,7 @@ from lpld_labels.errors import ImageReadError, InvalidArgumentError, LabelPoolEr
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")  # The only decoders allowed.
 MAX_PIXELS = 40_000_000  # Per image. Decoding takes at most 20 bytes per pixel (WebP), so 0.8 GB.
 VARIABLE = "LPLD_MAX_IMAGE_PIXELS"  # Environment variable that overrides MAX_PIXELS.
-BYTES_PER_PIXEL = 4  # Maximum file bytes per allowed pixel: an uncompressed pixel with alpha.
+BYTES_PER_PIXEL = 4  # Maximum file bytes per allowed pixel: the size of an uncompressed pixel with alpha.
 MAX_SCANS = 50  # Per progressive JPEG. Programs write 10 to 20 scans; each scan is a pass over all pixels.
 _WIDE = ("PNG", "PPM")  # Formats with samples of at most 16 bits, which Pillow may store in 32 bits.
 _NO_RANGE = {"I": "32 bits", "F": "floating-point numbers"}
@@ -192,7 +192,7 @@ class PixelLimit:
 
     @contextlib.contextmanager
     def room_for(self, pixels: int) -> Iterator[None]:
-        """Wait until an image of this many pixels may be decoded. Never wait if no other image is."""
+        """Wait until an image of this many pixels may be decoded. A single image never waits."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self._taken + pixels <= max_pixels())
             self._taken += pixels

@@ -36,7 +36,7 @@ class ImageStore:
     memory_bytes: maximum size of decoded images in memory. Further images are decoded on every access.
     cache_directory: keep all decoded images in a file in this directory, shared by processes. Ignored if
     the table has images without a digest.
-    workers: number of worker processes that will read the store. On Linux they share one memory for all
+    workers: number of worker processes that will read the store. On Linux they share memory for all
     images if these fit; otherwise each process may use `memory_bytes` / `workers`.
 
     Stores can be pickled (without their images), survive fork, and threads may share one.
