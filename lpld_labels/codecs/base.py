@@ -34,11 +34,11 @@ FloatArray = npt.NDArray[np.float32]
 Parts = tuple[npt.NDArray[Any], ...]
 """Partly decoded labels (`Codec.split`): arrays with one entry per row of the batch."""
 
-SERIAL_VALUES = 32_768  # For more values, torch starts threads on a CPU, which costs more than it gains here.
+SERIAL_VALUES = 32_768  # Above this, torch starts threads on a CPU, which costs more time than it saves.
 
 
 def raw_bytes(array: npt.NDArray[Any]) -> memoryview:
-    """Return an array's bytes in row-major order, copying only if it is not contiguous."""
+    """Return an array's bytes in row-major order. Copy only if the array is not contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
@@ -153,5 +153,5 @@ class Codec(ABC):
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        """Rebuild the codec from a manifest; raise ManifestError on unknown parameters."""
+        """Rebuild the codec from the data in a pool; raise ManifestError on unknown parameters."""
         return cls(**vars(convert(parameters, cls.settings, where=f"codec {cls.name}", all_known=True)))

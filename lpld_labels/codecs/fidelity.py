@@ -52,7 +52,7 @@ class Fidelity:
 
 
 class FidelityMeter:
-    """Accumulates the loss of a codec batch by batch."""
+    """Adds up, over batches, the information that a codec loses."""
 
     def __init__(self, *, temperatures: Sequence[float] = TEMPERATURES, label_kind: str = "logits") -> None:
         self._label_kind = label_kind

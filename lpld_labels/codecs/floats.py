@@ -134,7 +134,7 @@ def _plane(words: npt.NDArray[Any], k: int) -> npt.NDArray[np.uint8]:
 
 
 class Float16Codec(_FloatCodec):
-    """Half precision."""
+    """Labels in half precision."""
 
     name = "f16"
     specs = ("f16", "f16:plain")
@@ -145,7 +145,7 @@ class Float16Codec(_FloatCodec):
 
 
 class Float32Codec(_FloatCodec):
-    """Single precision, for teachers whose logits overflow float16."""
+    """Labels in single precision, for teachers whose logits overflow float16."""
 
     name = "f32"
     specs = ("f32", "f32:plain")

@@ -342,7 +342,7 @@ def _canonical(numbers: Numbers) -> CanonicalBytes:
 
 
 def _largest_classes(labels: LabelArray, k: int) -> IntArray:
-    """Return the classes of the k largest values per row in ascending order: int32 [B, k]."""
+    """Return the classes of the k largest values per row: int32 [B, k], ascending in each row."""
     if k == 1:
         return np.asarray(labels.argmax(axis=1)[:, None], np.int32)
     return members(largest(labels, k), k)

@@ -39,7 +39,7 @@ ROUNDING_SHARE = 1e-9  # Variance that float32 rounding may cause, relative to t
 FINEST, COARSEST = 2.0**-9, 4.0
 START = math.log(8)  # The search starts at an eighth of the largest spread, near the step of most pools.
 TOLERANCE = 0.004  # Relative accuracy of the step.
-PEAKS = (1, 2, 4, 8, 16)  # One peak costs 2 bytes per row and keeps argmax; more help at low temperatures.
+PEAKS = (1, 2, 4, 8, 16)  # One peak costs 2 bytes per row and keeps argmax. More peaks help at low T.
 GAUSSIAN_BITS = 0.5 * math.log2(2 * math.pi * math.e)  # Entropy of a unit Gaussian at fine quantisation.
 
 
@@ -75,7 +75,7 @@ class KltFitter:
         # Spread of the coefficients of the constant vector.
         shifts = [(block - self._spectrum.mean).mean(axis=1) for block in tuned]
         self._shift = float(np.concatenate(shifts).std() * math.sqrt(len(self._spectrum.mean)))
-        self._measured: dict[tuple[bytes, object], float] = {}  # Key: codec identity, quantity.
+        self._measured: dict[tuple[bytes, object], float] = {}  # Key: (codec identity, quantity).
 
     def for_rows(self, rows: int) -> KltFitter:
         other = copy.copy(self)

@@ -35,7 +35,7 @@ PLANE_LEVEL = 9
 _LENGTH = struct.Struct("<I")
 
 PCODEC_LEVEL = 8  # Level 12 gains nothing on these numbers, level 4 costs 6 %.
-SPREAD_RATIO = 2.0  # Bands end where the spread falls by this factor. Fewer bands cost 2 %, more add headers.
+SPREAD_RATIO = 2.0  # Bands end where the spread falls by this factor. Fewer bands cost 2 %; more add headers.
 SMALLEST_BAND = 1024  # Minimum values per band in a full batch. The headers of a band take about 25 bytes.
 LARGEST = np.iinfo(np.int16).max
 
@@ -127,7 +127,7 @@ def unpack_sets(blob: pa.Buffer, shape: tuple[int, int], classes: int, *, where:
 
 
 def index_dtype(count: int) -> np.dtype[Any]:
-    """Return the stored dtype of integers below `count`."""
+    """Return the dtype in which integers below `count` are stored."""
     return np.dtype("<u2" if count <= 1 << 16 else "<u4")
 
 

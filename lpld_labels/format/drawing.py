@@ -69,7 +69,7 @@ def draw_views(
     strength: float | None = None,
     order: IntArray | None = None,
 ) -> ViewBatch:
-    """Draw the views of one batch. A pure function of its arguments.
+    """Draw the views of one batch. The result depends only on the arguments.
 
     strength: the recorded mix strength. None: compute it (the last bits may differ between machines).
     order: int32 [N], the epoch's image order. None: draw it from the seed.
@@ -105,7 +105,7 @@ def draw_views(
 
 
 def draw_images(n_images: int, *, seed: int, epoch: int, batch: int, batch_size: int) -> IntArray:
-    """Return the images of a batch without drawing its views: int32 [B], empty after the last batch."""
+    """Return the images of a batch without drawing its views: int32 [B], empty if `batch` is too large."""
     return _epoch_order(seed, epoch, n_images)[batch * batch_size : (batch + 1) * batch_size]
 
 

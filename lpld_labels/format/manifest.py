@@ -409,7 +409,7 @@ def ensemble_rule(words: str | None) -> EnsembleRule | None:
 
 
 def require_normalisation(mean: Sequence[float], std: Sequence[float], *, where: object = "") -> None:
-    """Refuse a mean or std with which (x / 255 - mean) / std cannot normalise the three channels."""
+    """Refuse a mean or std that is not three finite numbers, and a std with a number that is not above 0."""
     for name, values, expected in (
         ("mean", mean, "3 finite numbers"),
         ("std", std, "3 finite numbers above 0"),

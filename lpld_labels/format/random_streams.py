@@ -50,7 +50,7 @@ def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def batch_ranks(seed: int, epochs: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """Return the rank of each (epoch, batch): uint64 of the shape of `epochs` and `batches`."""
+    """Return the rank of each (epoch, batch): uint64, in the shape of `epochs` and `batches`."""
     state = _mixed(np.full(1, seed % 2**64, np.uint64))
     for part in (epochs, batches):
         state = _mixed(state ^ np.asarray(part, np.uint64))

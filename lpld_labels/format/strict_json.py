@@ -154,7 +154,7 @@ def convert(document: object, kind: type[T], *, where: str, all_known: bool = Fa
 
 
 def _compare_fields(document: Any, record: Any, path: str, where: str, *, all_known: bool) -> None:
-    """Refuse missing fields, and unknown fields unless they are ignorable."""
+    """Refuse missing fields, and unknown fields that are not ignorable (all_known: all unknown fields)."""
     if not isinstance(record, dict):
         for number, value in enumerate(record):
             if isinstance(value, (dict, list, tuple)):

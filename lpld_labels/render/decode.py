@@ -57,7 +57,7 @@ def decode_image(data: bytes, *, where: Path | str) -> npt.NDArray[np.uint8]:
 
 
 def image_size(data: bytes, *, where: Path | str) -> tuple[int, int]:
-    """Return width and height of an image file from its header."""
+    """Return (width, height) of an image file, read from its header."""
     with _readable(where), _opened(data, where) as image:
         width, height = image.size
         return width, height

@@ -224,7 +224,7 @@ def _make_room(path: Path, total: int) -> None:
 
 
 def _available_memory() -> int:
-    """Return the bytes of available memory; 0 if the system has no in-memory files (memfd)."""
+    """Return the available memory in bytes, or 0 if the system has no in-memory files (memfd)."""
     if not hasattr(os, "memfd_create"):
         return 0
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
