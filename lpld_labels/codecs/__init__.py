@@ -16,7 +16,7 @@ CODECS: dict[str, type[Codec]] = {
     kind.name: kind
     for kind in (Float16Codec, Float32Codec, Int8Codec, Int6Codec, Int4Codec, TopKCodec, KltCodec)
 }
-"""Codec classes by name. Those that `plan` tries are in order of decreasing fidelity."""
+"""Codec classes by name. The codecs that `plan` tries are in order of decreasing fidelity."""
 
 __all__ = [
     "CODECS",
@@ -39,7 +39,7 @@ def codec_kind(spec: str) -> type[Codec]:
 
 
 def codec_named(spec: str, *, label_kind: str = "logits") -> Codec:
-    """Return the codec of a spec such as ``f16``, ``f16:plain``, ``topk:50`` or ``topk:50:8``."""
+    """Return the codec for a spec such as ``f16``, ``f16:plain``, ``topk:50`` or ``topk:50:8``."""
     codec = codec_kind(spec).parse(spec.split(":")[1:], label_kind=label_kind)
     if codec is None:
         raise _unknown(spec, fitted=False)
@@ -47,7 +47,7 @@ def codec_named(spec: str, *, label_kind: str = "logits") -> Codec:
 
 
 def planned_codecs(*, fitted: bool) -> tuple[str, ...]:
-    """Return the names of the codecs that `plan` tries by default. fitted: whether they need fitting."""
+    """Return the names of `plan`'s default codecs: those that need fitting if `fitted`, else the others."""
     return tuple(name for name, kind in CODECS.items() if kind.planned and kind.fitted == fitted)
 
 
@@ -66,7 +66,7 @@ def _unknown(spec: str, *, fitted: bool) -> InvalidArgumentError:
 def restore_codec(
     entry: CodecEntry, tables: Mapping[str, bytes], *, classes: int, label_kind: str, where: str
 ) -> Codec:
-    """Rebuild the codec of a manifest for a pool with `classes` classes and labels of `label_kind`."""
+    """Rebuild the codec from its manifest entry for a pool with `classes` classes and `label_kind` labels."""
     kind = CODECS.get(entry.name)
     if kind is None:
         raise PoolFormatError(

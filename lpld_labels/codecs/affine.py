@@ -1,6 +1,6 @@
 """Uniform quantisation grids per label row, and the codecs `int8`, `int6`, `int4` with 256, 64 or 16 levels.
 
-value = offset + scale * code, computed in float32, with offset the row's smallest value and scale its
+value = offset + scale * code, computed in float32. offset is the row's smallest value; scale is the row's
 range / (levels - 1). The error is at most half a step (scale / 2) plus float32 rounding.
 """
 
@@ -38,7 +38,7 @@ class RowGrid:
 
     @staticmethod
     def fit(values: LabelArray, *, bits: int, dtype: npt.DTypeLike) -> RowGrid:
-        """Quantise each row of `values`, float16/float32 [B, n], to 2^bits levels over its range.
+        """Quantise each row of `values`, float16/float32 [B, n], to 2^bits levels over the row's range.
 
         Scale and offset are rounded outwards to `dtype`, so the grid spans the row and every value is within
         half a step of its level (plus float32 rounding).
@@ -64,7 +64,7 @@ class RowGrid:
         return RowGrid(codes=np.clip(codes, 0, levels).astype(np.uint8), scale=scale, offset=offset)
 
     def check(self, *, bits: int, label_kind: str) -> None:
-        """Refuse non-finite values and negative probabilities. Decode codes only if the grid contains any."""
+        """Refuse non-finite values and negative probabilities. Decode codes only if a level is invalid."""
         scale, offset = self.scale.astype(np.float32), self.offset.astype(np.float32)
         if not (np.isfinite(scale).all() and np.isfinite(offset).all() and (scale >= 0).all()):
             raise PoolCorruptError(
@@ -93,7 +93,7 @@ class RowGrid:
 def _rounded(
     exact: npt.NDArray[np.float64], dtype: npt.DTypeLike, *, down: bool
 ) -> npt.NDArray[np.floating[Any]]:
-    """Return the nearest `dtype` values at or below (down), or else at or above, the exact values."""
+    """Return the nearest values in `dtype` that are <= `exact` if `down` is set, else >= `exact`."""
     with np.errstate(over="ignore"):
         near: npt.NDArray[np.floating[Any]] = exact.astype(dtype)
     limit = near.dtype.type(-np.inf if down else np.inf)
@@ -110,7 +110,7 @@ def _rounded(
 
 
 class AffineCodec(Codec):
-    """Labels quantised per row: columns scale, offset (float32) and codes (ceil(C * bits / 8) bytes)."""
+    """Labels quantised per row. Columns: scale and offset (float32), codes (ceil(C * bits / 8) bytes)."""
 
     bits: ClassVar[int]
     planned = True
@@ -182,7 +182,7 @@ class Int8Codec(AffineCodec):
 
 
 class Int6Codec(AffineCodec):
-    """64 levels."""
+    """64 levels: three eighths of the bytes of float16."""
 
     name = "int6"
     bits = 6
@@ -196,12 +196,12 @@ class Int4Codec(AffineCodec):
 
 
 def packed_width(count: int, bits: int) -> int:
-    """Return the size in bytes of `count` codes of `bits` bits."""
+    """Return the size in bytes of `count` codes with `bits` bits each."""
     return (count * bits + 7) // 8
 
 
 def pack_bits(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
-    """Pack each row: bit i of code j is bit n = j * bits + i of the row, bit n % 8 of byte n // 8."""
+    """Pack each row: bit i of code j becomes bit n % 8 of byte n // 8, where n = j * bits + i."""
     if bits == 8:
         return codes
     rows, count = codes.shape

@@ -2,7 +2,7 @@
 
 A codec encodes the labels of a batch, float16/float32 [B, C], as *payload columns* (Arrow arrays with one row
 per view or per batch) and decodes them. Its settings are `parameters` (JSON, in the manifest) and `tables`
-(files). Other packages must use a codec's members and not test its class.
+(files). Other packages must use a codec's members and must not test its class.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Payload = Mapping[str, Array]
 """Payload column name -> Arrow array of B rows (granularity view) or 1 row (batch)."""
 FloatArray = npt.NDArray[np.float32]
 Parts = tuple[npt.NDArray[Any], ...]
-"""Partly decoded labels (`Codec.split`): arrays whose first dimension is the rows of the batch."""
+"""Partly decoded labels (`Codec.split`): arrays with one entry per row of the batch."""
 
-SERIAL_VALUES = 32_768  # For more values, torch starts threads on a CPU, which costs more than it gains here.
+SERIAL_VALUES = 32_768  # Above this, torch starts threads on a CPU, which costs more time than it saves.
 
 
 def raw_bytes(array: npt.NDArray[Any]) -> memoryview:
-    """Return an array's bytes in row-major order, copying only if it is not contiguous."""
+    """Return an array's bytes in row-major order. Copy only if the array is not contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
@@ -49,7 +49,7 @@ def binary_cell(data: bytes) -> Array:
 
 
 def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """Split tensors by rows: on a CPU into pieces of at most SERIAL_VALUES of the first, else into one."""
+    """Split CPU tensors by rows, with at most SERIAL_VALUES of the first per piece. Keep GPU ones whole."""
     import torch
 
     first = tensors[0]
@@ -70,15 +70,15 @@ class Codec(ABC):
 
     name: ClassVar[str]
     lossless: ClassVar[bool] = False  # Decoding returns the encoded labels bit for bit.
-    native_dtype: ClassVar[npt.DTypeLike] = np.float32  # Readers' default; decoding to it does not round.
-    # New labels are first rounded to this, so building with a lossy codec equals encoding a float16 pool.
+    native_dtype: ClassVar[npt.DTypeLike] = np.float32  # Readers' default dtype: decoding to it is exact.
+    # New labels are rounded to this dtype, so building with a lossy codec equals encoding a float16 pool.
     label_dtype: ClassVar[npt.DTypeLike] = np.float16
-    specs: ClassVar[tuple[str, ...]] = ()  # Forms that `parse` accepts, e.g. f16:plain; default: the name.
-    fitted: ClassVar[bool] = False  # Whether it must be fitted to a pool's labels (klt_fit.py).
-    planned: ClassVar[bool] = False  # Whether `plan` tries it by default.
+    specs: ClassVar[tuple[str, ...]] = ()  # Specs that `parse` accepts, e.g. f16:plain. Empty: the name.
+    fitted: ClassVar[bool] = False  # Whether the codec must be fitted to a pool's labels (klt_fit.py).
+    planned: ClassVar[bool] = False  # Whether `plan` tries the codec by default.
     settings: ClassVar[type] = NoFields  # Dataclass of `parameters`; each field is an attribute of the codec.
     granularity: Granularity = "batch"  # A labels file has one row per view or one per batch.
-    label_kind: str = "logits"  # Decoding refuses negative probabilities.
+    label_kind: str = "logits"  # Or "probabilities". Decoding refuses negative probabilities.
 
     @classmethod
     def parse(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
@@ -108,7 +108,7 @@ class Codec(ABC):
         return {}
 
     def identity(self) -> bytes:
-        """Return the settings that canonical bytes depend on, for the content digest."""
+        """Return as bytes the settings that canonical bytes depend on, for the content digest."""
         return b""
 
     def require_fit(self, *, classes: int) -> None:  # noqa: B027 - most codecs fit any number of classes
@@ -136,7 +136,7 @@ class Codec(ABC):
         return (self.decode(payload, rows=rows, classes=classes, dtype=self.native_dtype),)
 
     def join(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Return labels float32 [n, C] from the same n rows of all parts, on the device of the parts."""
+        """Return labels float32 [n, C] on the device of the parts. parts: the same n rows of each part."""
         import torch
 
         (labels,) = parts
@@ -153,5 +153,5 @@ class Codec(ABC):
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        """Rebuild the codec from a manifest; raise ManifestError on unknown parameters."""
+        """Rebuild the codec from the data in a pool; raise ManifestError on unknown parameters."""
         return cls(**vars(convert(parameters, cls.settings, where=f"codec {cls.name}", all_known=True)))

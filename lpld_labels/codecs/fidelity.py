@@ -23,15 +23,15 @@ from lpld_labels.format import arrow
 from lpld_labels.format.records import LabelArray
 
 TEMPERATURES = (1.0, 4.0, 20.0)
-ROWS_AT_ONCE = 128  # Limits memory.
-_ROUNDING = 1e-12  # Divergence per row that float64 rounding may cause.
+ROWS_AT_ONCE = 128  # Rows compared at once, to limit memory.
+_ROUNDING = 1e-12  # Largest divergence per row that float64 rounding may cause.
 
 Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fidelity:
-    """Share of information kept, per temperature, and share of rows that keep their top class (top1)."""
+    """kept: share of information kept, by temperature. top1: share of rows that keep their top class."""
 
     kept: dict[float, float]
     top1: float
@@ -52,7 +52,7 @@ class Fidelity:
 
 
 class FidelityMeter:
-    """Accumulates the loss of a codec batch by batch."""
+    """Adds up, over batches, the information that a codec loses."""
 
     def __init__(self, *, temperatures: Sequence[float] = TEMPERATURES, label_kind: str = "logits") -> None:
         self._label_kind = label_kind
@@ -108,7 +108,7 @@ def _softmax(logits: Doubles) -> tuple[Doubles, Doubles]:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Size and fidelity of some encoded labels. payload_per_row: bytes without codec tables and container."""
+    """Size and fidelity of encoded labels. payload_per_row: bytes, without codec tables and container."""
 
     payload_per_row: float
     fidelity: Fidelity
@@ -122,7 +122,7 @@ def try_codec(
     label_kind: str = "logits",
     temperatures: Sequence[float] = TEMPERATURES,
 ) -> Trial:
-    """Encode and decode float16/float32 [B, C] labels in batches of the pool's size."""
+    """Measure a codec on labels, float16/float32 [B, C], encoded in batches of `batch_size` rows."""
     meter = FidelityMeter(temperatures=temperatures, label_kind=label_kind)
     used = rows = 0
     for batch in rebatched(blocks, batch_size):
@@ -134,7 +134,7 @@ def try_codec(
 
 
 def rebatched(blocks: Sequence[LabelArray], batch_size: int) -> list[LabelArray]:
-    """Split labels into full batches and drop the rest. Fewer rows than `batch_size` are one batch."""
+    """Split labels into full batches and drop the rest. Fewer than `batch_size` rows form one batch."""
     labels = np.concatenate(list(blocks))
     size = min(batch_size, len(labels))
     return [labels[start : start + size] for start in range(0, len(labels) - size + 1, size)] if size else []

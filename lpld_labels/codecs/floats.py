@@ -1,7 +1,7 @@
 """Lossless float labels: `f16` and `f32`, compact or plain.
 
-compact  one row per batch; byte plane k (0 = least significant) of all values, row by row, as one
-         zstd frame in column ``plane_k``. Exponent bytes shrink to 70 %; mantissa bytes do not shrink.
+compact  one row per batch; column ``plane_k`` holds byte k (0 = least significant) of all values, row
+         by row, as one zstd frame. Exponent bytes shrink to 70 %; mantissa bytes do not shrink.
 plain    one row per view; column ``labels`` is a list of floats that DuckDB and Polars read.
 """
 
@@ -102,7 +102,7 @@ class _FloatCodec(Codec):
 
     def _plain(self, payload: Payload) -> LabelArray:
         lists = payload["labels"]
-        # `lists` may be a slice, which `values` ignores; flatten() would respect it, but copy.
+        # `lists` may be a slice. `values` ignores that; flatten() would respect the slice, but copy.
         if pa.types.is_fixed_size_list(lists.type):
             size = lists.type.list_size
             start, stop = lists.offset * size, (lists.offset + len(lists)) * size
@@ -134,7 +134,7 @@ def _plane(words: npt.NDArray[Any], k: int) -> npt.NDArray[np.uint8]:
 
 
 class Float16Codec(_FloatCodec):
-    """Half precision."""
+    """Labels in half precision."""
 
     name = "f16"
     specs = ("f16", "f16:plain")
@@ -145,7 +145,7 @@ class Float16Codec(_FloatCodec):
 
 
 class Float32Codec(_FloatCodec):
-    """Single precision, for teachers whose logits overflow float16."""
+    """Labels in single precision, for teachers whose logits overflow float16."""
 
     name = "f32"
     specs = ("f32", "f32:plain")
@@ -155,7 +155,7 @@ class Float32Codec(_FloatCodec):
 
 
 def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Like `numpy.empty`, but in Arrow's pool: malloc maps zeroed pages above 128 KB, which is slow."""
+    """Like `numpy.empty`, but from Arrow's pool. Above 128 KB, malloc maps zeroed pages, which is slow."""
     kind = np.dtype(dtype)
     sides = (shape,) if isinstance(shape, int) else shape
     buffer = pa.allocate_buffer(math.prod(sides) * kind.itemsize)
@@ -182,7 +182,7 @@ def to_float32(values: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
 
 
 def converted(values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return finite values as another float dtype; the same array if it already has this dtype."""
+    """Convert finite values to a float dtype. Return the same array if it already has this dtype."""
     if values.dtype == dtype:
         return values
     if values.dtype == np.float16 and np.dtype(dtype) == np.float32:

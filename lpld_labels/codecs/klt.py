@@ -4,14 +4,14 @@ A row of C logits is encoded as
 
     labels = mean + step * integers @ basis,    then    labels[peak classes] += step / 8 * peak integers
 
-Basis vector 0 is the constant 1/sqrt(C). Its coefficient is the row's mean, which softmax ignores but losses
-on raw logits (MSE) do not; it costs about half a byte per row. The other vectors are the principal directions
-of the pool's labels (Karhunen-Loeve transform, klt_fit.py). With them, one step for all coefficients is
-optimal under squared error, and so under KL divergence at a high temperature. At a low one, the largest
-labels dominate, which no common direction describes. So the few largest labels of each row (peaks) are
-corrected one by one, which preserves argmax.
+Basis vector 0 is the constant 1/sqrt(C). Its coefficient encodes the row's mean, which matters to losses on
+raw logits (MSE), but not to softmax. It costs about half a byte per row. The other vectors are the principal
+directions of the pool's labels (Karhunen-Loeve transform, klt_fit.py). With them, one step for all
+coefficients is optimal under squared error, and so under KL divergence at a high temperature. At a low
+temperature, the largest labels dominate, and no common direction describes them. So the few largest labels
+of each row (peaks) are corrected one by one, which preserves argmax.
 
-One row per batch; one column per band of integers (packing.py) and two for the peaks. Probabilities are
+A batch is stored as one row: one column per band of integers (packing.py), two for peaks. Probabilities are
 encoded as log-probabilities and decoded through softmax. Coefficients too close to a rounding threshold for
 single precision are computed again in double precision, so integers do not depend on the number of threads.
 """
@@ -61,7 +61,7 @@ Doubles = npt.NDArray[np.float64]
 # fidelity at T = 20 and costs 1 % at T = 1; decoding does not depend on it.
 ROUNDING = 0.46
 PEAK_SHARE = 8  # Peaks are corrected on a grid this many times finer than the step.
-LEAD = 0.05  # Minimum lead of the largest label after decoding, in grid steps: exceeds rounding errors.
+LEAD = 0.05  # Minimum lead of the largest label after decoding, in grid steps; above rounding errors.
 DOUBT = 8e-6  # Upper estimate of the error of a float32 product of length C, relative to the row's norm.
 MOST_DOUBT = 0.01  # Above this error (in steps), compute everything in double precision.
 
@@ -77,7 +77,7 @@ _NPY_HEADER = re.compile(
 
 
 class Numbers(NamedTuple):
-    """Integers: steps [B, L + 1], peak classes int32 [B, m], peaks [B, m] in steps / PEAK_SHARE."""
+    """integers: [B, L + 1] in steps. classes of peaks: int32 [B, m]. peaks: [B, m] in steps / PEAK_SHARE."""
 
     integers: npt.NDArray[Any]
     classes: IntArray
@@ -96,7 +96,7 @@ class _Settings:
 class KltCodec(Codec):
     """Transform-coded labels.
 
-    step: quantisation step in logits. edges: of the bands (see `band_edges`), from 0 to L + 1.
+    step: quantisation step in logits. edges: band edges from 0 to L + 1 (see `band_edges`).
     peaks: how many of the largest labels per row are corrected. target: the goal of fitting.
     """
 
@@ -172,7 +172,7 @@ class KltCodec(Codec):
         return EncodedLabels(payload=payload, canonical=_canonical(numbers))
 
     def approximated(self, labels: LabelArray) -> FloatArray:
-        """Return the labels as decoded after encoding, but skip packing."""
+        """Return the labels that encoding and decoding would give, without packing them."""
         return self._rebuilt(self.numbers(labels))
 
     def numbers(self, labels: LabelArray) -> Numbers:
@@ -215,7 +215,7 @@ class KltCodec(Codec):
         return np.ascontiguousarray(self._projection.T, np.float32)
 
     def _corrections(self, logits: FloatArray, integers: FloatArray, classes: IntArray) -> Doubles:
-        """Return integers [B, m] that restore the peaks and keep the largest ahead of all other labels."""
+        """Return integers [B, m] that restore the peaks and keep the largest peak above all other labels."""
         grid = self.step / PEAK_SHARE
         rows = np.arange(len(logits))
         places = classes.astype(np.intp)
@@ -243,7 +243,7 @@ class KltCodec(Codec):
         return corrections
 
     def _exactly(self, integers: FloatArray, places: npt.NDArray[np.intp]) -> Doubles:
-        """Return the decoded labels [B, n] of some classes [B, n] in double precision."""
+        """Return the decoded labels [B, n] of the classes `places` [B, n] in double precision."""
         columns = self._columns[places]
         products = np.einsum("bl,bnl->bn", integers.astype(np.float64), columns)
         return np.asarray(self.mean[places] + self.step * products)
@@ -342,7 +342,7 @@ def _canonical(numbers: Numbers) -> CanonicalBytes:
 
 
 def _largest_classes(labels: LabelArray, k: int) -> IntArray:
-    """Return the classes of the k largest values per row in ascending order: int32 [B, k]."""
+    """Return the classes of the k largest values per row: int32 [B, k], ascending in each row."""
     if k == 1:
         return np.asarray(labels.argmax(axis=1)[:, None], np.int32)
     return members(largest(labels, k), k)
@@ -356,7 +356,7 @@ class KltTables:
     """A quantised basis.
 
     vectors: int16 [L, C]; vector j of the basis is scales[j] * vectors[j]. scales: float32 [L].
-    mean: float16 [C]. packed: the stored form of the vectors, if they were read from a pool.
+    mean: float16 [C]. packed: the stored vectors if they were read from a pool, else None.
     """
 
     vectors: Integers
@@ -396,7 +396,7 @@ class KltTables:
 
     @staticmethod
     def load(files: Mapping[str, bytes]) -> KltTables:
-        """Read the files; refuse missing, corrupt or inconsistent ones."""
+        """Load the tables from {name: bytes}. Refuse missing, corrupt or inconsistent files."""
         scales = _loaded(files, SCALES, np.float32)
         mean = _loaded(files, MEAN, np.float16)
         if len(scales) > len(mean) or len(scales) * len(mean) > MAX_BASIS_VALUES:
@@ -424,7 +424,7 @@ def _file(files: Mapping[str, bytes], name: str) -> bytes:
 
 
 def _loaded(files: Mapping[str, bytes], name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return an npy table: version 1.0, one dimension, of `dtype`, finite, without trailing bytes."""
+    """Return an npy table [n]. Require version 1.0, `dtype`, finite values, and no trailing bytes."""
     data = _file(files, name)
     kind = np.dtype(dtype).newbyteorder("<")
     header = _NPY_HEADER.match(data)

@@ -5,10 +5,10 @@ would not fit into memory, but labels of a linear head span few directions (at m
 features). A randomised range finder finds them: multiply the scatter matrix (which is never formed) by random
 vectors, orthonormalise, repeat, and diagonalise in that subspace.
 
-At step s the quantisation error of a coefficient is about s^2/12, and one more bit would quarter it, so a bit
-is worth ln(2) s^2/6 of squared error. A direction is kept if it lowers the error of all rows by more than the
-bits to store it and its coefficients are worth. Its entries are stored with a precision at which another bit
-would not pay. So the basis is small and coarse for 10,000 rows, but large and fine for 60 million rows.
+At step s, a coefficient has a squared error of about s^2/12. One more bit would quarter this error, so a bit
+is worth ln(2) s^2/6 of squared error. A direction is kept if it saves more error over all rows than its bits
+(entries and coefficients) are worth. Entries get the precision at which another bit would not pay. So the
+basis is small and coarse for 10,000 rows, but large and fine for 60 million rows.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ MOST_DIRECTIONS = 1088  # Directions of the range finder: 1024 and a margin, so 
 POWER_ROUNDS = 2
 ROWS_AT_ONCE = 1024
 ROUNDING_SHARE = 1e-9  # Variance that float32 rounding may cause, relative to the largest variance.
-# Steps tried, relative to the largest spread. The finest is finer than float16 labels.
+# Bounds of the steps tried, relative to the largest spread. The finest step is finer than float16 labels.
 FINEST, COARSEST = 2.0**-9, 4.0
 START = math.log(8)  # The search starts at an eighth of the largest spread, near the step of most pools.
 TOLERANCE = 0.004  # Relative accuracy of the step.
-PEAKS = (1, 2, 4, 8, 16)  # One peak costs 2 bytes per row and keeps argmax; more help at low temperatures.
+PEAKS = (1, 2, 4, 8, 16)  # One peak costs 2 bytes per row and keeps argmax. More peaks help at low T.
 GAUSSIAN_BITS = 0.5 * math.log2(2 * math.pi * math.e)  # Entropy of a unit Gaussian at fine quantisation.
 
 
@@ -75,7 +75,7 @@ class KltFitter:
         # Spread of the coefficients of the constant vector.
         shifts = [(block - self._spectrum.mean).mean(axis=1) for block in tuned]
         self._shift = float(np.concatenate(shifts).std() * math.sqrt(len(self._spectrum.mean)))
-        self._measured: dict[tuple[bytes, object], float] = {}  # Key: codec identity, quantity.
+        self._measured: dict[tuple[bytes, object], float] = {}  # Key: (codec identity, quantity).
 
     def for_rows(self, rows: int) -> KltFitter:
         other = copy.copy(self)
@@ -133,7 +133,7 @@ class KltFitter:
         return meter.result()
 
     def bytes_per_row(self, codec: Codec) -> float:
-        """Return measured payload bytes per row of full batches, plus bytes of the tables per row."""
+        """Return bytes per row: the payload, measured on full batches, plus a share of the tables."""
 
         def payload() -> float:
             batches = rebatched(self._tune, self.batch_size)
@@ -189,7 +189,7 @@ class KltFitter:
         return tuple(peaks for peaks in PEAKS if peaks <= most)
 
     def _best(self, excess: Callable[[KltCodec], float]) -> KltCodec | None:
-        """Return the smallest codec whose excess is at most 0, over all numbers of peaks."""
+        """Try all numbers of peaks. Return the smallest codec with excess <= 0, or None if there is none."""
         best, least = None, math.inf
         for peaks in self._peaks:
             near = None if best is None else best.step
@@ -205,10 +205,10 @@ class KltFitter:
     def _just_within(
         self, excess: Callable[[KltCodec], float], peaks: int, near: float | None
     ) -> KltCodec | None:
-        """Return the codec whose excess is at most 0 and closest to 0, or None if there is none.
+        """Return the codec with the largest excess <= 0, or None if even the finest step exceeds 0.
 
-        excess: log of a codec's loss over the allowed loss; nearly linear in the logarithm of the step, so
-        false position finds its root fast. near: a step that may be close to the solution.
+        excess: returns log(loss of a codec / allowed loss). It is nearly linear in log(step), so false
+        position finds its root fast. near: a step that may be close to the solution, or None.
         """
         bounds = math.log(self._scale * FINEST), math.log(self._scale * COARSEST)
         worse = math.log(2 if near is None else 1.1)
@@ -260,8 +260,8 @@ def _entropy(integers: FloatArray) -> FloatArray:
 class Spectrum:
     """Mean and principal directions of some labels.
 
-    mean: float32 [C]. directions: float32 [K, C], orthonormal, each summing to 0 (row means are coded
-    separately), by descending spread. spreads: float32 [K], standard deviation along each.
+    mean: float32 [C]. directions: float32 [K, C], orthonormal, by descending spread; each sums to 0, because
+    row means are coded separately. spreads: float32 [K], standard deviation of labels along each direction.
     """
 
     mean: FloatArray
@@ -291,7 +291,7 @@ def find_spectrum(blocks: Sequence[FloatArray], *, seed: int = 0) -> Spectrum:
         seen = (centred if classes <= EXACT_CLASSES else centred @ frame).astype(np.float64)
         scatter += seen.T @ seen
     values, rotation = np.linalg.eigh(scatter / rows)
-    # n centred rows span at most n - 1 directions; smaller spreads are rounding errors.
+    # n centred rows span at most n - 1 directions. Variances below the floor are rounding errors.
     floor = max(float(values[-1]), 0.0) * ROUNDING_SHARE
     count = min(int((values > floor).sum()), rows - 1)
     order = np.argsort(values)[::-1][:count]
@@ -303,7 +303,7 @@ def find_spectrum(blocks: Sequence[FloatArray], *, seed: int = 0) -> Spectrum:
 def _logits(block: LabelArray, label_kind: str) -> FloatArray:
     logits = as_finite_logits(converted(block, np.float32), label_kind)
     largest = float(np.abs(logits).max(initial=0))
-    limit = float(np.finfo(np.float16).max)  # The basis stores their mean in half precision.
+    limit = float(np.finfo(np.float16).max)  # The tables store the mean of logits in half precision.
     if largest > limit:
         raise InvalidArgumentError(
             "labels are too large for codec 'klt'",
@@ -315,14 +315,14 @@ def _logits(block: LabelArray, label_kind: str) -> FloatArray:
 
 
 def _centred(group: Sequence[FloatArray], mean: FloatArray) -> FloatArray:
-    """Return the rows of some blocks minus the mean, then minus each row's own mean."""
+    """Return the rows of all blocks minus the mean, then minus each row's own mean."""
     values = np.concatenate(group) - mean
     values -= values.mean(axis=1, keepdims=True)
     return values
 
 
 def _groups(blocks: Sequence[FloatArray]) -> Iterator[list[FloatArray]]:
-    """Group blocks into at least ROWS_AT_ONCE rows, because large matrix products are faster."""
+    """Yield groups of blocks with at least ROWS_AT_ONCE rows, because large matrix products are faster."""
     group: list[FloatArray] = []
     for block in blocks:
         group.append(block)

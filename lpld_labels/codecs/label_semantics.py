@@ -5,9 +5,9 @@ probabilities  p after softmax. At temperature T they mean p ** (1 / T), divided
                softmax(z / T) of the original logits, because log p is z up to a shift of the row.
 
 A probability of 0 stays 0 at every temperature. Its logit is minus infinity, and its term in KL(p || q) is 0.
-So (.9, .1, 0, ...) at T = 20 is (.527, .473, 0, ...), as in programs that store zeros (Fast Knowledge
-Distillation: hard labels, and top-k labels whose kept classes share all of the mass). If a small
-number replaced 0, thousands of empty classes would get most of the mass at T = 20.
+At T = 20, (.9, .1, 0, ...) becomes (.527, .473, 0, ...). Programs that store zeros do the same: Fast
+Knowledge Distillation stores zeros in hard labels and in top-k labels without a tail. If a small number
+replaced 0, thousands of empty classes would get most of the mass at T = 20.
 
 Functions accept NumPy arrays and torch tensors, with equal results up to float32 rounding; torch is not
 imported.
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float32]
 Labels = TypeVar("Labels", FloatArray, "torch.Tensor")
-"""float32 [B, C], labels of one batch."""
+"""Labels of one batch: float32 [B, C]."""
 
 SMALLEST = 2.0**-24  # The smallest float16 above 0.
 
 
 def as_logits(labels: Labels, kind: str) -> Labels:
-    """Return logits [B, C] of labels of either kind; a probability of 0 becomes minus infinity."""
+    """Return logits [B, C] for labels of the given kind. A probability of 0 becomes minus infinity."""
     if kind == "logits":
         return labels
     if isinstance(labels, np.ndarray):
@@ -46,7 +46,7 @@ def as_logits(labels: Labels, kind: str) -> Labels:
 
 
 def as_finite_logits(labels: Labels, kind: str) -> Labels:
-    """Like `as_logits`, but 0 counts as SMALLEST. Not for softening: T = 20 gives it .43 the weight of 1."""
+    """Like `as_logits`, but 0 counts as SMALLEST. Do not soften: at T = 20, a 0 gets 43 % of a 1's weight."""
     if kind == "logits":
         return labels
     if isinstance(labels, np.ndarray):
@@ -64,7 +64,7 @@ def softmax(logits: Labels) -> Labels:
 
 
 def softened(labels: Labels, kind: str, temperature: float) -> Labels:
-    """Return the probabilities [B, C] at a temperature for labels of either kind."""
+    """Return the probabilities [B, C] at a temperature for labels of the given kind."""
     check_temperature(temperature)
     return softmax(as_logits(labels, kind) / temperature)
 
@@ -78,7 +78,7 @@ def check_temperature(temperature: float) -> None:
 def find_normalisation(
     header: PoolHeader, mean: Sequence[float] | None, std: Sequence[float] | None, *, where: object
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std, by default those shared by all teachers. Raise an error if they are unknown."""
+    """Return the given mean and std, or else those that all teachers share. Raise an error if unknown."""
     if mean is not None and std is not None:
         require_normalisation(mean, std)
         return tuple(mean), tuple(std)

@@ -35,8 +35,8 @@ PLANE_LEVEL = 9
 _LENGTH = struct.Struct("<I")
 
 PCODEC_LEVEL = 8  # Level 12 gains nothing on these numbers, level 4 costs 6 %.
-SPREAD_RATIO = 2.0  # Bands end where the spread falls by this factor. Fewer bands cost 2 %, more add headers.
-SMALLEST_BAND = 1024  # Minimum values per band in a full batch; the headers of a band take about 25 bytes.
+SPREAD_RATIO = 2.0  # Bands end where the spread falls by this factor. Fewer bands cost 2 %; more add headers.
+SMALLEST_BAND = 1024  # Minimum values per band in a full batch. The headers of a band take about 25 bytes.
 LARGEST = np.iinfo(np.int16).max
 
 
@@ -44,7 +44,7 @@ LARGEST = np.iinfo(np.int16).max
 
 
 class Zstd(threading.local):
-    """Compressors of a thread, reused because creation takes a third of the time of a compression."""
+    """A thread's compressors. They are reused, because creating one takes a third as long as compressing."""
 
     def __init__(self) -> None:
         self.fast = zstandard.ZstdCompressor(level=FRAME_LEVEL)
@@ -73,7 +73,7 @@ def decompressed(frame: pa.Buffer | memoryview, size: int, *, where: str) -> npt
 
 
 def pack_planes(values: npt.NDArray[Any]) -> bytes:
-    """Return an array's values, in row-major order and little endian, as compressed byte planes."""
+    """Pack an array's values, in row-major order and little endian, into compressed byte planes."""
     flat = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(-1)
     planes = flat.view(np.uint8).reshape(-1, flat.dtype.itemsize)
     frames = [ZSTD.small.compress(planes[:, k].tobytes()) for k in range(flat.dtype.itemsize)]
@@ -107,7 +107,7 @@ def unpack_planes(
 
 
 def pack_sets(indices: IntArray, classes: int) -> bytes:
-    """Return class indices [B, k], ascending in each row, as one blob."""
+    """Pack class indices [B, k], ascending in each row, into one blob."""
     gaps = np.diff(indices, axis=1, prepend=-1) - 1
     return pack_planes(gaps.astype(index_dtype(classes)))
 
@@ -127,7 +127,7 @@ def unpack_sets(blob: pa.Buffer, shape: tuple[int, int], classes: int, *, where:
 
 
 def index_dtype(count: int) -> np.dtype[Any]:
-    """Return the stored dtype of integers below `count`."""
+    """Return the dtype in which integers below `count` are stored."""
     return np.dtype("<u2" if count <= 1 << 16 else "<u4")
 
 
@@ -135,7 +135,7 @@ def index_dtype(count: int) -> np.dtype[Any]:
 
 
 def pack_integers(values: npt.NDArray[np.floating[Any]] | Integers) -> bytes:
-    """Return integers of any shape, in row-major order, as one pcodec file of int16."""
+    """Pack integers of any shape, in row-major order, into one pcodec file of int16."""
     if values.size and not np.abs(values).max() <= LARGEST:
         raise InvalidBatchError(
             "label is far outside the range that the codec was fitted to",
@@ -168,7 +168,7 @@ def unpack_integers(blob: bytes, shape: tuple[int, ...], *, where: str) -> Integ
 
 
 def band_edges(spreads: npt.NDArray[np.floating[Any]], rows: int) -> tuple[int, ...]:
-    """Split coefficients into bands; return edges, 0 to n. spreads: [n], descending. rows: per batch."""
+    """Return the edges (0 to n) of bands of n coefficients. spreads: [n], descending. rows: batch size."""
     count = len(spreads)
     width = max(1, SMALLEST_BAND // max(rows, 1))
     edges = [0]
@@ -180,7 +180,7 @@ def band_edges(spreads: npt.NDArray[np.floating[Any]], rows: int) -> tuple[int, 
 
 
 def pack_bands(values: npt.NDArray[np.floating[Any]], edges: Sequence[int]) -> list[bytes]:
-    """Return one blob per band of integers [rows, n]."""
+    """Pack integers [rows, n] into one blob per band of columns."""
     return [pack_integers(values[:, low:high]) for low, high in pairwise(edges)]
 
 

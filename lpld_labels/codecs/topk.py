@@ -1,14 +1,14 @@
 """`topk`: the k largest labels of each row, and one level for all other classes.
 
-One row per batch. Entries are stored in class order, so that class indices become small gaps; gaps and values
-are compressed byte planes (packing.py). All other classes decode to the row's *tail level*:
+A batch is stored in one row. Its entries are in class order, so that class indices become small gaps. Gaps
+and values are compressed byte planes (packing.py). Classes without entry decode to the row's *tail level*:
 
 logits         log of the mean of exp(logit) over these classes, which keeps their total probability at
                temperature 1;
 probabilities  the mean probability of these classes.
 
-Imported labels may have no tail. The other classes then get probability 0, which Fast Knowledge Distillation
-calls marginal re-normalisation. A tail corresponds to its marginal smoothing.
+Imported labels may have no tail. The other classes then get probability 0. Fast Knowledge Distillation calls
+this marginal re-normalisation. A tail corresponds to what it calls marginal smoothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lpld_labels.format.records import BoolArray, IntArray, LabelArray
 from lpld_labels.format.schema import Column, LabelKind
 
 ValueBits = Literal[8, 16, 32]
-# Level of the other classes if there is no tail: softmax gives 0 up to T = 100; exact in float16.
+# Level of the other classes without a tail. Softmax maps it to 0 up to T = 100; float16 stores it exactly.
 NO_MASS = {"logits": -10_000.0, "probabilities": 0.0}
 
 
@@ -47,7 +47,7 @@ class SparseLabels(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Entries in class order. rank: int64 [B, k], see `_rank`; None: descending order of value."""
+    """Entries in class order. rank: int64 [B, k] (see `_rank`), or None if descending by value."""
 
     indices: IntArray
     values: LabelArray
@@ -220,7 +220,7 @@ class TopKCodec(Codec):
         return converted(labels, dtype)
 
     def sparse(self, payload: Payload, *, rows: int, classes: int) -> SparseLabels:
-        """Return the entries in imported order, or in descending order of value if `encode` made them."""
+        """Return the entries in imported order. Entries from `encode` are in descending order of value."""
         entries = self._entries(payload, rows, classes)
         place = _descending(entries)
         if entries.rank is not None:
@@ -276,7 +276,7 @@ class TopKCodec(Codec):
 
 
 def largest(labels: LabelArray, k: int) -> BoolArray:
-    """Return a mask [B, C] of the k largest values per row; of equal values, the lower class comes first."""
+    """Return a mask [B, C] of the k largest values per row. Of equal values, lower classes win."""
     classes = labels.shape[1]
     threshold = np.partition(labels, classes - k, axis=1)[:, classes - k, None]
     above = labels > threshold
@@ -291,7 +291,7 @@ def members(mask: BoolArray, k: int) -> IntArray:
 
 
 def tail_level(labels: LabelArray, kept: BoolArray, label_kind: str) -> FloatArray:
-    """Return the tail level [B] of the classes not kept, rounded to float16 if it fits; 0 if all are kept."""
+    """Return the tail levels: float32 [B], rounded to float16 if in range, or 0 if all classes are kept."""
     if kept.all():
         return np.zeros(len(labels), np.float32)
     rest = converted(labels[~kept].reshape(len(labels), -1), np.float32).astype(np.float64)

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError, WorkerDiedError
 
-reuse = logging.getLogger("lpld_labels.reuse")  # What resumed and growing jobs reuse. The CLI shows it.
+reuse = logging.getLogger("lpld_labels.reuse")  # Logs what resumed and growing jobs reuse. The CLI shows it.
 
 Task = TypeVar("Task")
 Task_contra = TypeVar("Task_contra", contravariant=True)
@@ -27,7 +27,7 @@ Closing it saves the finished work."""
 
 
 def say_reused(where: object, done: int, total: int, what: str) -> None:
-    """Log how much of a job an earlier run has done, if any."""
+    """Log how much of a job an earlier run has done, if it has done anything."""
     if done:
         reuse.info("%s: resumes, %d of %d %s reused", where, done, total, what)
 
@@ -36,7 +36,7 @@ class Worker(Protocol[Task_contra]):
     """Runs tasks one after the other."""
 
     def do(self, task: Task_contra, *, again: bool) -> Steps:
-        """Run a task; also count units sealed earlier. again: a lost worker may have sealed part of it."""
+        """Run a task; also count units sealed earlier. again: True if a lost worker may have sealed units."""
         ...
 
 
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def run_task(steps: Steps, report: Callable[[int], bool]) -> Outcome | None:
-    """Run a task; return None if stopped. report: gets the units so far; returns whether to continue."""
+    """Run a task; return None if stopped. report: takes the unit count; returns whether to continue."""
     units = 0
     # Closing saves the finished work before an error of `report` propagates.
     with closing(steps):
@@ -86,7 +86,7 @@ class Job(Generic[Task]):
 
 
 Progress = Callable[[int, int], None]
-"""Called with (units done, units in all). May also be a TaskWatcher."""
+"""Called with (units done, total units). May also be a TaskWatcher."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class TaskWatcher(Protocol):
     """A progress callback that also receives task counts."""
 
     def tasks(self, counts: TaskCounts) -> None:
-        """Called when a task started, ended or was lost."""
+        """Receive the counts after a task has started, ended or been lost."""
 
 
 class Executor(ABC):
@@ -118,7 +118,7 @@ class Executor(ABC):
 
     @abstractmethod
     def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
-        """Run all tasks. Return what they returned, without None, in order of completion.
+        """Run all tasks. Return their return values, except None, in order of completion.
 
         If a task fails or Ctrl-C is pressed, the other workers save their work before the error is raised.
         """
@@ -126,7 +126,7 @@ class Executor(ABC):
 
 @dataclass(eq=False)
 class Attempt:
-    """A task in progress. losses: workers lost while running it. units: finished so far."""
+    """A task in progress. losses: number of workers lost while running it. units: number finished so far."""
 
     task: Any
     losses: int = 0

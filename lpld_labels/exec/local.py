@@ -69,7 +69,7 @@ def _run_here(job: Job[Any], state: JobProgress) -> list[Any]:
 
 
 class _Processes:
-    """Processes of one job. Each sends None when ready, then units (int) and an Outcome, or an Exception."""
+    """Processes of a job. Each sends None when ready, then counts and an Outcome per task, or an error."""
 
     def __init__(self, job: Job[Any], state: JobProgress) -> None:
         self._job, self._state = job, state
@@ -91,7 +91,7 @@ class _Processes:
             with _interrupts_held(), theirs:
                 # After the block, only the child holds `theirs`, which closes when the child dies.
                 process.start()
-            # Not passed as an argument: if the process dies at once, start() blocks on large arguments.
+            # Send `start` only now: a large argument would block process.start() if the process died at once.
             self._send(ours, self._job.start)
 
     def handle_next(self) -> None:
@@ -169,7 +169,7 @@ def _serve(connection: Connection, stop: Any, number: int) -> None:
             proceed = outcome is not None and send(outcome)
     except Exception as error:
         send(error)
-        # Any other error is a bug, and its traceback is useful.
+        # Any other error is a bug, so show its traceback.
         if not isinstance(error, LabelPoolError):
             raise
 
@@ -177,7 +177,7 @@ def _serve(connection: Connection, stop: Any, number: int) -> None:
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Delay Ctrl-C until the block ends. Processes started in the block never receive it."""
-    # Starting the tracker unblocks the signal, so start it first.
+    # Starting the tracker unblocks the signal, so start the tracker first.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -2,7 +2,7 @@
 
 Data shared by tasks (weights, image tables) is put into Ray's object store once and fetched once per machine.
 A lost worker is replaced when resources are free, and its task goes to the next free worker. Only tasks,
-counts and small return values pass through this process.
+counts and small return values pass through the caller's process.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ NEWS_SECONDS = 0.5
 STOP_SECONDS = 120.0
 """Time limit for stopped workers to save their finished work."""
 MOST_LOSSES = 10
-"""Fail the job after one task lost this many workers, or one worker died this often before its first task."""
+"""A job fails if one task loses this many workers, or a worker dies this often before its first task."""
 _GONE = object()
-"""Result of a call to a lost worker."""
+"""Stands for the result of a call to a lost worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class RaySettings:
 
     address: HOST:PORT of the cluster's head node; None to start Ray on this machine, for this executor only.
     workers: number of workers; None for as many as the cluster has resources for.
-    gpus_per_task, cpus_per_task: what a worker reserves; fractions let workers share a GPU.
+    gpus_per_task, cpus_per_task: GPUs and CPUs reserved per worker. Fractions let workers share a GPU.
     """
 
     address: str | None = None
@@ -139,10 +139,10 @@ class RayExecutor(Executor):
 def _import_ray(address: str | None) -> Any:
     """Import Ray with usage reports off. Without a remote cluster, Ray listens on localhost only."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Silences a warning about a future default, meant for Ray's own developers.
+    # This silences a warning for Ray's own developers about a future default.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address is None or address.rpartition(":")[0] in _LOOPBACK:
-        # Despite its name, makes Ray listen on 127.0.0.1 only, which other machines cannot reach.
+        # Despite its name, this variable makes Ray listen on 127.0.0.1 only, unreachable from other machines.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         return importlib.import_module("ray")
@@ -191,7 +191,7 @@ class _WorkerGroup:
         self._ray, self._state = ray, state
         self._seats: list[_Seat] = []
         self._idle: list[_Seat] = []
-        # Pending calls: set-ups and tasks, and progress queries.
+        # Pending calls: `_awaited` holds set-ups and tasks, `_news` holds progress queries.
         self._awaited: dict[Any, _Seat] = {}
         self._news: dict[Any, _Seat] = {}
         self._last_news = time.monotonic()
@@ -205,7 +205,7 @@ class _WorkerGroup:
         )(RayWorker)
 
     def _fill(self, seat: _Seat) -> None:
-        """Start a new worker in a slot; it gets its first task after its set-up."""
+        """Start a new worker in a slot. The worker gets its first task after its set-up."""
         seat.actor = self._actors.remote([self._shared], str(Path.cwd()))
         self._awaited[seat.actor.set_up.options(concurrency_group="work").remote()] = seat
 
@@ -252,7 +252,7 @@ class _WorkerGroup:
         try:
             return self._ray.get(reference)
         except exceptions.RayTaskError as error:
-            # A bug: the worker's own traceback is useful.
+            # This is a bug in the task, so show the worker's own traceback.
             raise error.cause from error
         except (
             exceptions.RayActorError,
@@ -265,7 +265,7 @@ class _WorkerGroup:
             return _GONE
 
     def _replace(self, seat: _Seat) -> None:
-        # Kill the worker: it may only be unreachable, and two workers must not run the same task.
+        # Kill the worker: it may be alive but unreachable, and two workers must not run the same task.
         self._ray.kill(seat.actor)
         attempt = self._state.running.get(seat.number)
         if attempt is None:
@@ -307,7 +307,7 @@ class RayWorker:
 
     Two threads call it: `work` for the set-up and the tasks, `control` to query progress and to stop.
 
-    start: a list with Ray's reference to the job's `start`; inside a list, Ray does not resolve it.
+    start: a list with Ray's reference to the job's `start`. Ray does not resolve references in lists.
     directory: the caller's working directory, for relative paths.
     """
 
@@ -319,7 +319,7 @@ class RayWorker:
         self._stop = False
 
     def set_up(self) -> LabelPoolError | None:
-        """Load data that tasks share. Return library errors, because Ray would wrap raised ones."""
+        """Load data that tasks share. Return library errors, because Ray would wrap raised errors."""
         import ray
 
         try:
@@ -331,9 +331,9 @@ class RayWorker:
                 hint="all machines of the cluster need the same paths: use a shared disk",
             )
         try:
-            # Unpickled after chdir, because this may open files by relative paths.
+            # Unpickle `start` after chdir, because unpickling may open files by relative paths.
             (start,) = ray.get(self._start)
-            # Always number 0: Ray shows a worker only its own GPUs.
+            # Each worker has number 0, because Ray shows a worker only its own GPUs.
             self._worker = start(0)
         except LabelPoolError as error:
             return error

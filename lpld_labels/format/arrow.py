@@ -18,12 +18,12 @@ Values = npt.NDArray[Any]
 
 
 def filled(column: Column, value: float) -> Values:
-    """Return a column as NumPy values, with `value` where it is null."""
+    """Return a column as a NumPy array in which `value` replaces nulls."""
     return np.asarray(cast("Any", column).fill_null(value).to_numpy())
 
 
 def list_offsets(lists: Array) -> npt.NDArray[np.int32]:
-    """Return the start of each list in a list column's values, and the end of the last one."""
+    """Return where each of n lists starts in their values, then where the last list ends: int32 [n + 1]."""
     return np.asarray(cast("Any", lists).offsets.to_numpy())
 
 
@@ -34,7 +34,7 @@ def flattened(lists: Array | Column) -> Values:
 
 
 def take(array: Array, rows: npt.NDArray[np.integer[Any]]) -> Array:
-    """Return a copy of some rows of an array."""
+    """Return a copy of the given rows of an array."""
     return array.take(cast("Any", pa.array(rows)))
 
 
@@ -44,17 +44,17 @@ def values_of(buffer: pa.Buffer | None, dtype: npt.DTypeLike) -> Values:
 
 
 def integers(column: Column | Array) -> list[int]:
-    """Return the values of an integer column without nulls."""
+    """Return the values of an integer column that has no nulls."""
     return cast("list[int]", column.to_pylist())
 
 
 def raw_texts(column: Column | Array) -> list[bytes]:
-    """Return the values of a string column without nulls as bytes, which may be invalid UTF-8."""
+    """Return the values of a string column that has no nulls as bytes, which may be invalid UTF-8."""
     return binaries(cast("Any", column).cast(pa.binary()))
 
 
 def binaries(column: Column | Array) -> list[bytes]:
-    """Return the values of a binary column without nulls."""
+    """Return the values of a binary column that has no nulls."""
     return cast("list[bytes]", column.to_pylist())
 
 
@@ -65,7 +65,7 @@ def field_of(structs: Column | Array, name: str) -> Array:
 
 
 def value_bytes(array: Array) -> int:
-    """Return the size of an array's values in a Parquet page, in bytes."""
+    """Return the number of bytes that an array's values take in a Parquet page."""
     kind = array.type
     if pa.types.is_binary(kind):
         ends = values_of(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]

@@ -1,8 +1,8 @@
-"""Digests of files (over their bytes), and of batches and pools (over their views and labels).
+"""Digests of files, batches and pools. File digests cover bytes; the others cover views and labels.
 
-All are SHA-256. Batch digests keep the first 16 bytes. The pool's content digest covers the settings that
-define the meaning of views and labels, and all batch digests in key order. It does not depend on sharding,
-lineage or packing.
+All digests are SHA-256. Batch digests keep the first 16 bytes. The pool's content digest covers the
+settings that define the meaning of views and labels, and all batch digests in key order. It does not depend
+on sharding, lineage or packing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lpld_labels.format.manifest import PoolHeader, Teacher
 from lpld_labels.format.records import ViewBatch
 
 CanonicalBytes = Sequence[bytes | memoryview]
-"""Label values of a batch as its digest covers them: a sequence of buffers to hash one after the other."""
+"""Label values of a batch in the form that is hashed: a sequence of buffers, hashed one after the other."""
 
 SHORT = 16  # Bytes of batch and image digests.
 VIEWS_SHORT = 8  # Bytes of a views digest in the batch index.
@@ -56,7 +56,7 @@ def views_digest(views: ViewBatch) -> bytes:
 
 
 def batch_digest(views: bytes, canonical: CanonicalBytes) -> bytes:
-    """Return the 16-byte digest of a batch. views: its 32-byte views digest. canonical: its label values."""
+    """Return a batch's 16-byte digest. views: 32-byte digest of its views. canonical: its label values."""
     state = hashlib.sha256(views)
     for part in canonical:
         state.update(part)
@@ -87,7 +87,7 @@ def _view_parts(views: ViewBatch) -> list[bytes | memoryview]:
 def pool_digest(
     header: PoolHeader, *, codec: str, identity: bytes, images: bytes, batches: Sequence[bytes]
 ) -> str:
-    """Return the hex content digest. images: digest of the image table. batches: digests in key order."""
+    """Return the hex digest. identity: Codec.identity. images: ImageTable.digest. batches: in key order."""
     augmentation = header.augmentation
     parts = [
         text_bytes("lpld-label-pool"),
@@ -116,6 +116,6 @@ def _normalisation(teacher: Teacher) -> bytes:
 
 
 def text_bytes(text: str) -> bytes:
-    """Return a string's length and UTF-8 bytes for a digest. The length makes sequences unambiguous."""
+    """Return a string's byte count and UTF-8 bytes, so that hashing several strings is unambiguous."""
     data = text.encode()
     return struct.pack("<I", len(data)) + data

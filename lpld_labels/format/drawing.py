@@ -10,12 +10,12 @@ program's order instead; nothing else changes.) The views of a batch of B images
 ``keyed_generator(seed, epoch, batch)``, in this order. A step that is not used draws nothing:
 
 1. patches   [B, n*n]   each row's stable argsort is its patch order
-2. crop      [B, 10]    share of the area in ten tries, uniform in crop_scale
-             [B, 10]    aspect ratio width/height of these tries, log-uniform in crop_ratio
+2. crop      [B, 10]    crop area / image area for ten tries, uniform in crop_scale
+             [B, 10]    aspect ratio width/height for these tries, log-uniform in crop_ratio
              [B, 2]     top and left, uniform over the positions where the crop fits
 3. flip      [B]        mirrored where below flip_probability
 4. cut-out   [B, 2]     row and column of the box's centre
-             [B, 3]     red, green, blue of its fill
+             [B, 3]     red, green, blue of the box's fill
 5. mix       [2]        strength, Beta(alpha, alpha)
              [B]        partners: the stable argsort of these draws
              [2]        CutMix only: row and column of the box's centre
@@ -52,7 +52,7 @@ LongArray = npt.NDArray[np.int64]
 
 
 def batches_per_epoch(n_images: int, batch_size: int) -> int:
-    """Return the number of batches of an epoch; the last may be incomplete."""
+    """Return the number of batches in an epoch. The last batch may be incomplete."""
     if batch_size < 1:
         raise InvalidArgumentError("batch size is out of range", expected="at least 1", got=batch_size)
     return -(-n_images // batch_size)
@@ -69,10 +69,10 @@ def draw_views(
     strength: float | None = None,
     order: IntArray | None = None,
 ) -> ViewBatch:
-    """Draw the views of one batch. A pure function of its arguments.
+    """Draw the views of one batch. The result depends only on the arguments.
 
-    strength: the recorded mix strength; None: compute it (its last bits depend on the machine).
-    order: int32 [N], the epoch's image order; None: draw it from the seed.
+    strength: the recorded mix strength. None: compute it (the last bits may differ between machines).
+    order: int32 [N], the epoch's image order. None: draw it from the seed.
     """
     n_images = len(images)
     batches = batches_per_epoch(n_images, batch_size)
@@ -105,7 +105,7 @@ def draw_views(
 
 
 def draw_images(n_images: int, *, seed: int, epoch: int, batch: int, batch_size: int) -> IntArray:
-    """Return the images of a batch without drawing its views: int32 [B], empty after the last batch."""
+    """Return the images of a batch without drawing its views: int32 [B], empty if `batch` is too large."""
     return _epoch_order(seed, epoch, n_images)[batch * batch_size : (batch + 1) * batch_size]
 
 
@@ -116,7 +116,7 @@ def _shuffled(seed: int, epoch: int, n_images: int) -> IntArray:
     return order
 
 
-# Cached, because loaders alternate between epochs. The caches take at most 64 MB, or four orders.
+# Two caches, because loaders alternate between epochs: at most 64 MB of small orders, and four large orders.
 _FEW_IMAGES = 1 << 15
 _order_of_few = lru_cache(maxsize=512)(_shuffled)
 _order_of_many = lru_cache(maxsize=4)(_shuffled)
@@ -162,7 +162,7 @@ def draw_crops(
 def _largest_crop(
     heights: LongArray, widths: LongArray, ratio: Sequence[float]
 ) -> tuple[LongArray, LongArray]:
-    """Return height and width of the largest crop whose aspect ratio is within bounds."""
+    """Return the heights and widths of the largest crops with an aspect ratio within `ratio` (low, high)."""
     shape = widths / heights
     height = np.where(shape < ratio[0], np.rint(widths / ratio[0]), heights)
     width = np.where(shape > ratio[1], np.rint(heights * ratio[1]), widths)
@@ -170,7 +170,7 @@ def _largest_crop(
 
 
 def _draw_cutout(rng: np.random.Generator, rows: int, augmentation: Augmentation) -> CutOut | None:
-    """Draw one box per view: sides of cutout_fraction times the output's, clipped at the borders."""
+    """Draw a box per view. Its sides are cutout_fraction of the output's sides, clipped at the borders."""
     fraction = augmentation.cutout_fraction
     if fraction is None:
         return None
@@ -197,7 +197,7 @@ def _draw_mix(
 
 
 def _draw_mix_box(rng: np.random.Generator, strength: float, augmentation: Augmentation) -> Box:
-    """Draw the CutMix box: sides of sqrt(1 - strength) times the output's, clipped at the borders."""
+    """Draw the CutMix box. Its sides are sqrt(1 - strength) of the output's sides, clipped at the borders."""
     size = np.array([augmentation.output_height, augmentation.output_width])
     half = (size * math.sqrt(1.0 - strength)).astype(np.int64) // 2
     centre = _whole(rng.random(2), size)
@@ -210,7 +210,7 @@ def _symmetric_beta(alpha: float, first: float, second: float) -> float:
     """Convert two uniform draws to one Beta(alpha, alpha) draw, exactly, without rejection sampling.
 
     Bailey's polar method gives Student's t with 2 * alpha degrees of freedom, and t / sqrt(2 alpha + t^2) is
-    a symmetric beta scaled to [-1, 1]; combining both avoids overflow.
+    a symmetric beta scaled to [-1, 1]. Combining both formulas avoids overflow.
     """
     power = (1.0 - first) ** (1.0 / alpha)
     cosine = math.cos(2.0 * math.pi * second)
@@ -238,7 +238,7 @@ def exp(x: FloatArray) -> FloatArray:
     rest = (x - twos * _LN2_HIGH) - twos * _LN2_LOW
     total = np.full_like(rest, 1 / math.factorial(13))
     for n in range(12, -1, -1):
-        # Two statements, because a fused multiply-add would round only once.
+        # Two statements prevent a fused multiply-add, which would round only once.
         total *= rest
         total += 1 / math.factorial(n)
     result: FloatArray = np.ldexp(total, twos.astype(np.int32))

@@ -23,8 +23,8 @@ class ImageTable:
     """All images of a pool.
 
     paths: relative POSIX path of each image below the image folder.
-    classes, widths, heights: int32 [N]; class index, size in pixels (>= 1).
-    digests: first 16 bytes of the SHA-256 of each file, or None if unknown.
+    classes: int32 [N], class indices. widths, heights: int32 [N], sizes in pixels (>= 1).
+    digests: for each image file the first 16 bytes of its SHA-256, or None if unknown.
     """
 
     paths: Sequence[str]
@@ -60,7 +60,7 @@ class ImageTable:
         return len(self.paths)
 
     def digest(self) -> bytes:
-        """Return the 32-byte digest of classes and image digests; unknown digests are replaced by paths."""
+        """Return the 32-byte digest of all classes and image digests. A path replaces an unknown digest."""
         parts = [text_bytes("lpld-image-table"), struct.pack("<Q", len(self))]
         for label, digest, path in zip(self.classes.tolist(), self.digests, self.paths, strict=True):
             known = text_bytes(path) if digest is None else digest

@@ -66,8 +66,8 @@ ENSEMBLE_WORDS: Mapping[EnsembleRule, str] = {
 class Teacher:
     """A network that produced the labels.
 
-    name: how to load it, e.g. ``resnet18`` or ``timm:resnet50``.
-    weights_digest: hex SHA-256 of its weights, or None if unknown (imported pools).
+    name: the name to load the network by, e.g. ``resnet18`` or ``timm:resnet50``.
+    weights_digest: hex SHA-256 of the network's weights, or None if unknown (imported pools).
     mean, std: per-channel normalisation of pixels scaled to 0..1; None if unknown.
     """
 
@@ -83,7 +83,7 @@ class Augmentation:
 
     output_height, output_width: size of a view in pixels.
     resize: name of the resize backend (see lpld_labels.render), e.g. ``torch`` or ``pil``.
-    crop_scale, crop_ratio: (low, high) of the area share and aspect ratio in RandomResizedCrop.
+    crop_scale, crop_ratio: bounds (low, high) of area share and aspect ratio in RandomResizedCrop.
     flip_probability, mix, mix_alpha, cutout_fraction, patch_grid: None or "none" if not used.
     """
 
@@ -99,7 +99,7 @@ class Augmentation:
     patch_grid: Annotated[int, msgspec.Meta(ge=1, le=MAX_PATCH_GRID)] | None = None
 
     def drawing_problem(self) -> tuple[str, str] | None:
-        """Return a field that prevents drawing views and its expected value, or None if there is none."""
+        """Return (name, expected value) of a field that prevents drawing views, or None if there is none."""
         flip, cutout, grid = self.flip_probability, self.cutout_fraction, self.patch_grid
         rules = (
             ("crop_scale", _is_range(self.crop_scale, 1.0), "(low, high) with 0 < low <= high <= 1"),
@@ -130,7 +130,7 @@ class LineageStep:
 class PoolHeader:
     """Properties of all batches of a pool, fixed before the first batch is written.
 
-    classes: number of label columns. batch_size: rows of a complete batch. seed: None if unknown.
+    classes: number of label columns. batch_size: rows in a complete batch. seed: None if unknown.
     ensemble: how the outputs of several teachers were combined, None for a single teacher.
     """
 
@@ -158,7 +158,7 @@ class PoolHeader:
 
 @dataclass(frozen=True, kw_only=True)
 class CodecEntry:
-    """Codec name and the parameters its decoder needs."""
+    """The name of a codec and the parameters that its decoder needs."""
 
     name: str
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class CodecEntry:
 class FileEntry:
     """One file of the pool.
 
-    path: relative to the pool. rows: 0 for codec tables. digest: hex SHA-256 of the file.
+    path: relative to the pool. rows: number of rows, 0 for codec tables. digest: hex SHA-256 of the file.
     footer_bytes, footer_digest: size and hex SHA-256 of the Parquet footer (from the metadata to the end of
         the file); None for codec tables.
     """
@@ -198,7 +198,7 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Number of images in the image table, epochs with at least one batch, batches and rows."""
+    """Numbers of images in the image table, of epochs with at least one batch, of batches and of rows."""
 
     images: Annotated[int, msgspec.Meta(ge=0, le=MAX_IMAGES)]
     epochs: Rows
@@ -209,7 +209,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """Views per image, not counting mixing partners, and number of images and classes with a view."""
+    """minimum, median, maximum: views per image (no mix partners). images, classes: number with a view."""
 
     minimum: Count
     median: float
@@ -253,7 +253,7 @@ def _file_problems(files: Sequence[FileEntry], *, drawn: bool) -> Iterator[Probl
 def _count_problems(
     counts: Counts, files: Sequence[FileEntry], *, drawn: bool, batch_size: int
 ) -> Iterator[Problem]:
-    """Compare counts with the rows and bytes of files, before any file is opened."""
+    """Compare counts with the rows and bytes stated for the files, before any file is opened."""
     rows: dict[str, int] = dict.fromkeys(FILE_ROLES, 0)
     size: dict[str, int] = dict.fromkeys(FILE_ROLES, 0)
     for entry in files:
@@ -313,7 +313,7 @@ class Manifest(_Contents):
 
     @cached_property
     def _by_role(self) -> dict[FileRole, list[FileEntry]]:
-        """Cached: readers look up a shard's entry whenever they open its file."""
+        """File entries by role. Cached, because readers look up an entry whenever they open a file."""
         files: dict[FileRole, list[FileEntry]] = {}
         for entry in self.files:
             files.setdefault(entry.role, []).append(entry)
@@ -390,7 +390,7 @@ def readable_text(manifest: Manifest, *, where: object) -> bytes:
 
 @contextlib.contextmanager
 def _blame_writer() -> Iterator[None]:
-    """Convert a ManifestError into an InvalidArgumentError: no file is corrupt, as none exists yet."""
+    """Convert a ManifestError into an InvalidArgumentError: there is no file yet that could be corrupt."""
     try:
         yield
     except ManifestError as error:
@@ -404,12 +404,12 @@ def _blame_writer() -> Iterator[None]:
 
 
 def ensemble_rule(words: str | None) -> EnsembleRule | None:
-    """Return the rule for a value of `PoolHeader.ensemble`, or None if it is unknown."""
+    """Return the rule for a value of `PoolHeader.ensemble`, or None if the value is unknown."""
     return next((rule for rule, known in ENSEMBLE_WORDS.items() if known == words), None)
 
 
 def require_normalisation(mean: Sequence[float], std: Sequence[float], *, where: object = "") -> None:
-    """Refuse a mean or std with which (x / 255 - mean) / std cannot normalise the three channels."""
+    """Refuse a mean or std that is not three finite numbers, and a std with a number that is not above 0."""
     for name, values, expected in (
         ("mean", mean, "3 finite numbers"),
         ("std", std, "3 finite numbers above 0"),

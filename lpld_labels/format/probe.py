@@ -14,7 +14,7 @@ import numpy as np
 from lpld_labels.format.manifest import PoolHeader
 
 PROBE = "probe"
-"""Parameter of a lineage step that contains the probe: a list of numbers."""
+"""Name of the lineage-step parameter that holds a probe. The probe is a list of numbers."""
 TOLERANCE = 0.02
 
 

@@ -1,7 +1,7 @@
 """Stateless randomness: every draw depends only on a seed and a key such as (epoch, batch).
 
 `batch_ranks` gives each batch a 64-bit rank. Random pruning keeps the lowest ranks, so a smaller selection
-is part of a larger one, and `build` knows which batches will remain. `Stream` separates uses of one seed.
+is part of a larger one, and `build` knows which batches will remain. `Stream` keeps uses of a seed apart.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 class Stream(IntEnum):
-    """What draws are for: the first number of a generator's key.
+    """The purpose of draws: a number that comes first in the key of their generator.
 
-    Views of a pool do not use it: their keys are (epoch) and (epoch, batch). The large values exceed any
-    realistic number of epochs. Changing a value would change images, orders and views.
+    Views of a pool have no such number: their keys are (epoch) and (epoch, batch). The large values exceed
+    any realistic number of epochs. Changing a value would change images, orders and views.
     """
 
-    RECOVERY_VIEWS = 1  # (unit, unit, iteration): crop, flip and roll of recovered images.
-    RECOVERY_NOISE = 2  # (unit, unit, 0): the noise that recovery starts from.
+    RECOVERY_VIEWS = 1  # (two numbers of the unit's key, iteration): crop, flip and roll of recovered images.
+    RECOVERY_NOISE = 2  # (two numbers of the unit's key, 0): the noise that recovery starts from.
     STITCHED_CHOICE = 3  # (class, 0, 0): which real images of a class are candidates for stitching.
-    STITCHED_CROPS = 4  # (image, 0, 0): the crops tried of a real image.
-    ANALYSIS_SAMPLE = 5  # (class, 0, 0): which real images an analysis looks at.
+    STITCHED_CROPS = 4  # (image, 0, 0): which crops of a real image are tried.
+    ANALYSIS_SAMPLE = 5  # (class, 0, 0): which real images an analysis uses.
     SQUEEZE_ORDER = 6  # (pass, 0, 0): the order in which real images are squeezed.
     SQUEEZE_VIEWS = 7  # (pass, image, 0): crop and flip of a real image that is squeezed.
     PROBE = 8  # (): the images of a teacher's probe.
     LOADER_ORDER = 0x5A4D504C  # (cycle or epoch): which batches or rows a loader yields, in which order.
-    CROPS_OF_IMAGES = 0x464B4443  # (epoch): the order in which FKD's scripts get images, and their crops.
+    CROPS_OF_IMAGES = 0x464B4443  # (epoch): the order of images in FKD's scripts, and their crops.
     TRAINING = 0x54524149  # (epoch, step, process): torch's own draws while a student or teacher trains.
 
 
@@ -50,7 +50,7 @@ def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def batch_ranks(seed: int, epochs: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """Return the rank of each (epoch, batch): uint64 of the shape of `epochs` and `batches`."""
+    """Return the rank of each (epoch, batch): uint64, in the shape of `epochs` and `batches`."""
     state = _mixed(np.full(1, seed % 2**64, np.uint64))
     for part in (epochs, batches):
         state = _mixed(state ^ np.asarray(part, np.uint64))
@@ -71,7 +71,7 @@ def lowest_ranked(seed: int, keys: list[BatchKey], count: int) -> list[BatchKey]
 def keyed_generator(seed: int, *place: int) -> np.random.Generator:
     """Return the generator for a key such as (epoch, batch), determined by the arguments alone.
 
-    seed: 0 to 2**64 - 1. place: the key, numbers from 0 to 2**32 - 1.
+    seed: 0 to 2**64 - 1. place: the numbers of the key, each from 0 to 2**32 - 1.
     Different seeds or keys give independent streams, even if one key is a prefix of another.
     """
     if not 0 <= seed < 2**64 or not 0 <= min(place, default=0) <= max(place, default=0) < 2**32:
@@ -80,7 +80,7 @@ def keyed_generator(seed: int, *place: int) -> np.random.Generator:
             expected="a seed from 0 to 2**64 - 1 and a key of numbers from 0 to 2**32 - 1",
             got=(seed, *place),
         )
-    # SeedSequence splits large numbers into words and ignores trailing zeros: without the length first and a
-    # fixed number of words, (seed, epoch) and (seed, epoch, batch 0) would share one stream.
+    # SeedSequence splits large numbers into words and ignores trailing zeros. Without the leading length and
+    # two words per seed, (seed, epoch) and (seed, epoch, batch 0) would share one stream.
     words = [len(place), seed % 2**32, seed >> 32, *place]
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))

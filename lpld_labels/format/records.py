@@ -22,7 +22,7 @@ from lpld_labels.format.schema import LabelKind, MixKind
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 LabelArray = npt.NDArray[np.floating[Any]]
-"""float16 or float32 [B, C]."""
+"""Labels of a batch: float16 or float32 [B, C]."""
 
 LABEL_DTYPES = (np.dtype(np.float16), np.dtype(np.float32))
 
@@ -55,7 +55,7 @@ class Mix:
     """How each view of a batch is mixed with its partner, which is a view of the same batch.
 
     partner: int32 [B], slot of each view's partner.
-    strength: weight of the view itself, as drawn from Beta (not corrected for a clipped box).
+    strength: weight of the view itself, as drawn from Beta. Clipping of the box does not change it.
     box: CutMix rectangle that shows the partner, or None for MixUp.
     """
 
@@ -72,7 +72,7 @@ class Mix:
 class CutOut:
     """A rectangle painted over each view after resize and flip.
 
-    boxes: int32 [B, 4] as (top, left, bottom, right), half open, within the output image.
+    boxes: int32 [B, 4], half-open boxes (top, left, bottom, right) within the output image.
     fill: uint8 [B, 3] as (red, green, blue).
     """
 
@@ -82,15 +82,15 @@ class CutOut:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ViewBatch:
-    """A label batch without its labels.
+    """The views of a label batch, without the labels.
 
     key: epoch and batch number, both >= 0.
-    images: int32 [B], index into the pool's image table.
+    images: int32 [B], indices into the pool's image table.
     crops: int32 [B, 4] as (top, left, height, width) in source pixels.
-    flips: bool [B], mirrored left to right after crop and resize.
+    flips: bool [B], whether each view is mirrored left to right after crop and resize.
     mix, cutout: None if not used.
-    patch_order: uint8 [B, n*n] or None (RDED). For slot s, tile t (row by row) of the shuffled image is
-        tile patch_order[s, t] of the stored image.
+    patch_order: uint8 [B, n*n], or None without patch shuffling (RDED). In slot s, tile t of the shuffled
+        image is tile patch_order[s, t] of the stored image. Tiles are numbered row by row.
     """
 
     key: BatchKey
@@ -128,7 +128,7 @@ class ViewBatch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelBatch(ViewBatch):
-    """Views with labels, float16/float32 [B, C]: finite logits or probabilities, as the header says."""
+    """Views with finite labels, float16/float32 [B, C]. PoolHeader.label_kind: logits or probabilities."""
 
     labels: LabelArray
 
@@ -190,7 +190,7 @@ def _checked_key(key: Sequence[int]) -> BatchKey:
 
 
 def _integers(field: str, array: object, shape: tuple[int, ...] | None, key: BatchKey) -> IntArray:
-    """Validate integers >= 0 of the given shape and return them as int32."""
+    """Validate integers from 0 to MAX_INDEX of the given shape (None: any); return them as int32."""
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
         raise _bad(key, field, "an integer array", getattr(array, "dtype", type(array).__name__))
     if shape is not None and array.shape != shape:
@@ -213,7 +213,7 @@ def _require_array(
 def _checked_mix(mix: Mix, rows: int, key: BatchKey) -> Mix:
     partner = _integers("mix.partner", mix.partner, (rows,), key)
     _require(key, "mix.partner", f"slots below {rows}", partner < rows)
-    strength = float(mix.strength) + 0.0  # Readers refuse -0.0: equal batches have equal digests.
+    strength = float(mix.strength) + 0.0  # Turns -0.0 into 0.0, so that equal batches have equal digests.
     if not 0.0 <= strength <= 1.0:
         raise _bad(key, "mix.strength", "0 to 1", strength)
     box = None

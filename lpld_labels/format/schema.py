@@ -1,4 +1,4 @@
-"""The on-disk layout: names, paths, versions and columns. A test compares it with SPEC.md: change both."""
+"""The on-disk layout: names, paths, versions and columns. A test checks that SPEC.md states the same."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CODEC_DIRECTORY = "codec"
 PACKED_DIRECTORY = "packed"
 POOL_DIRECTORIES = (VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, PACKED_DIRECTORY)
 
-# A row group closes after the batch that reaches its limit, a shard after the batch that reaches any of its
-# three limits. SHARD_BATCHES is for very small batches: writers hold about 4 kB of memory for each batch.
+# A row group ends with the batch that reaches its limit. A shard ends with the batch that reaches any of its
+# three limits. SHARD_BATCHES bounds a writer's memory for tiny batches: each batch takes about 4 kB.
 VIEW_ROWS_PER_GROUP = 8192
 LABEL_BYTES_PER_GROUP = 96 * 1024
 SHARD_LABEL_BYTES = 64 * 1024 * 1024
@@ -32,7 +32,7 @@ SHARD_VIEW_ROWS = 1 << 20
 SHARD_BATCHES = 4096
 
 # Paths come from untrusted files: each must stay inside its folder and name the same file on every system.
-PATH_PATTERNS = {  # By file role; a writer chooses {name}.
+PATH_PATTERNS = {  # Regular expressions by file role. Writers choose {name}.
     "batches": r"batches-[0-9a-f]{8}\.parquet",
     "images": r"images\.parquet",
     "views": r"views/{name}\.parquet",
@@ -61,7 +61,7 @@ Component = Literal[
     "crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "keys", "packed", "container"
 ]
 COMPONENTS: tuple[Component, ...] = get_args(Component)
-"""The six storage components of the paper, then four of the file format."""
+"""The six storage components of the paper, then the four components of the file format."""
 
 LabelKind = Literal["logits", "probabilities"]
 MixKind = Literal["none", "cutmix", "mixup"]
@@ -71,7 +71,7 @@ RESIZE_CODES = ("torch", "pil", "pil_bicubic")  # Resize backends that SPEC.md d
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column of a pool file. component: storage component that its bytes belong to."""
+    """One column of a pool file. component: the storage component that its bytes count towards."""
 
     name: str
     type: pa.DataType
@@ -128,11 +128,11 @@ LABEL_KEY_COLUMNS: dict[str, tuple[Column, ...]] = {
     "view": _columns(pa.int32(), "keys", "epoch", "batch", "slot"),
     "batch": _columns(pa.int32(), "keys", "epoch", "batch"),
 }
-"""Key columns of a labels file, by the codec's granularity. The codec's payload columns follow."""
+"""First columns of a labels file, by the codec's granularity. The codec's payload columns follow them."""
 
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
-    """Return the Arrow schema of some columns."""
+    """Return the Arrow schema that consists of these columns."""
     return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in columns])
 
 
@@ -143,14 +143,14 @@ PACKED_SCHEMA = arrow_schema(PACKED_COLUMNS)
 
 
 def pool_path_problem(path: str, role: str) -> str | None:
-    """Return the expected form of a pool file's path if `path` is invalid, else None."""
+    """Return None if `path` is valid for a pool file of this role, else a description of a valid path."""
     if _COMPILED[role].fullmatch(path) is None:
         return f"a path such as {PATH_PATTERNS[role].replace('{name}', 'NAME').replace(chr(92), '')}"
     return None
 
 
 def image_paths_problem(paths: Sequence[str]) -> tuple[int, str] | None:
-    """Return (index of the first invalid path, what was expected), or None. Searches paths as one text."""
+    """Return (index of an invalid path, description of a valid path), or None if all paths are valid."""
     text = "\n".join(paths)
     long = max(map(len, paths), default=0) > MAX_PATH_BYTES // 4  # A character has at most 4 bytes.
     if long or text.count("\n") >= max(len(paths), 1) or any(rule.search(text) for rule, _ in _FORBIDDEN):
@@ -172,7 +172,7 @@ def _image_path_problem(path: str) -> str | None:
 
 
 def repeated_path(paths: Iterable[str]) -> str | None:
-    """Return a path that occurs twice, ignoring the case of ASCII letters, or None."""
+    """Return a path that occurs more than once (ignoring the case of ASCII letters), or None."""
     seen: set[bytes] = set()
     for path in paths:
         folded = path.encode("utf-8", "surrogatepass").lower()

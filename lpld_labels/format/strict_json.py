@@ -30,7 +30,7 @@ _MESSAGE = re.compile(r"(?P<problem>.*?)( - at (`key` in )?`\$\.?(?P<field>[^`]*
 
 @dataclass(frozen=True)
 class NoFields:
-    """An empty object."""
+    """A JSON object without fields."""
 
 
 def to_json(document: dict[str, Any]) -> bytes:
@@ -90,7 +90,7 @@ def from_json(data: bytes, *, where: str) -> Any:
 
 
 def is_text(value: str) -> bool:
-    """Return whether UTF-8 can encode a string; file names and command-line arguments may be exceptions."""
+    """Return whether UTF-8 can encode a string. Some file names and arguments cannot be encoded."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -114,7 +114,7 @@ def _too_deep(document: Any) -> bool:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
-        # One pass only: hostile files may have a million names.
+        # Count in a single pass, because hostile files may have a million names.
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"field {twice!r} occurs twice")
     return document
@@ -138,7 +138,7 @@ def _integer(text: str) -> int:
 
 
 def convert(document: object, kind: type[T], *, where: str, all_known: bool = False) -> T:
-    """Convert a parsed object; refuse wrong, missing and unknown fields (all_known: also ignorable ones)."""
+    """Convert JSON to `kind`; refuse wrong, missing or unknown fields. all_known: even ignorable ones."""
     if not isinstance(document, Mapping):
         raise field_error("", "an object", document, where=where)
     try:
@@ -146,7 +146,7 @@ def convert(document: object, kind: type[T], *, where: str, all_known: bool = Fa
     except msgspec.ValidationError as error:
         found = _MESSAGE.fullmatch(str(error))
         field = (found["field"] if found else None) or "document"
-        # The message may quote the untrusted file.
+        # Escape and shorten the message, because it may quote the untrusted file.
         problem = repr(found["problem"] if found else str(error))[1:-1][:_SHOWN].replace("`", "")
         raise ManifestError(f"field '{field}' is wrong: {problem}", where=where) from None
     _compare_fields(document, asdict(record), "", where, all_known=all_known)  # type: ignore[call-overload]
@@ -154,7 +154,7 @@ def convert(document: object, kind: type[T], *, where: str, all_known: bool = Fa
 
 
 def _compare_fields(document: Any, record: Any, path: str, where: str, *, all_known: bool) -> None:
-    """Refuse missing fields, and unknown fields unless they are ignorable."""
+    """Refuse missing fields, and unknown fields that are not ignorable (all_known: all unknown fields)."""
     if not isinstance(record, dict):
         for number, value in enumerate(record):
             if isinstance(value, (dict, list, tuple)):

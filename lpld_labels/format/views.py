@@ -25,7 +25,7 @@ CUTOUT_FILL = ("cutout_red", "cutout_green", "cutout_blue")
 
 
 def to_table(batches: Sequence[ViewBatch]) -> pa.Table:
-    """Return the rows of some batches, in the order given."""
+    """Return one table with the rows of all batches, in the given order."""
     rows = [batch.rows for batch in batches]
     crops = np.concatenate([batch.crops for batch in batches])
     mixes = [batch.mix for batch in batches]
@@ -59,7 +59,7 @@ def _array(name: str, values: npt.NDArray[Any], null: npt.NDArray[np.bool_] | No
 def _nullable(
     names: tuple[str, ...], parts: Sequence[npt.NDArray[Any] | None], rows: Sequence[int]
 ) -> dict[str, arrow.Array]:
-    """Return columns, all null where a part is None. parts: [B, n], or [1, n] for all rows of a batch."""
+    """Return n columns. parts: per batch [B, n], or [1, n] to repeat for all rows, or None for nulls."""
     given = [(part, count) for part, count in zip(parts, rows, strict=True) if part is not None]
     if not given:
         return {name: _nulls(name, sum(rows)) for name in names}
@@ -71,7 +71,7 @@ def _nullable(
 
 
 def _patch_orders(orders: Sequence[npt.NDArray[np.uint8] | None], rows: Sequence[int]) -> arrow.Array:
-    """Return a list column, null in batches whose order is None."""
+    """Return a list column, with nulls for all rows of a batch without patch order."""
     parts = []
     for order, count in zip(orders, rows, strict=True):
         if order is None:
@@ -88,7 +88,7 @@ def _nulls(name: str, rows: int) -> arrow.Array:
 
 
 class DecodedViews:
-    """Views of some batches as NumPy columns, which `batch` slices into view batches."""
+    """Views of several batches as NumPy columns, from which `batch` slices single batches."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -103,7 +103,7 @@ class DecodedViews:
         )
 
     def batch(self, key: BatchKey, part: slice) -> ViewBatch:
-        """Return the batch in rows `part`. Its arrays are slices of the columns, not validated again."""
+        """Return the batch stored in rows `part`. Its arrays are unvalidated slices of the columns."""
         first = part.start
         fields = {
             "key": key,
@@ -129,7 +129,7 @@ class DecodedViews:
         return np.asarray(arrow.flattened(rows), dtype=np.uint8).reshape(len(rows), -1)
 
     def _nullable(self, *names: str) -> npt.NDArray[Any]:
-        """Return n columns as [rows, n], with 0 for null. They are converted on first use."""
+        """Return the n columns as one array [rows, n], with 0 for null. The array is cached."""
         if names not in self._converted:
             columns = [arrow.filled(self._table[name], 0) for name in names]
             self._converted[names] = np.stack(columns, axis=1)
@@ -137,7 +137,7 @@ class DecodedViews:
 
 
 def owned(views: ViewBatch) -> ViewBatch:
-    """Return a copy of the views, without validating them again."""
+    """Return a copy of the views that shares no memory, without validating them again."""
     mix, cutout, patches = views.mix, views.cutout, views.patch_order
     copies = {
         "images": views.images.copy(),
@@ -163,7 +163,7 @@ def _trusted(kind: type[T], values: dict[str, Any]) -> T:
 
 
 class ViewConstraints(NamedTuple):
-    """What views are validated against. Views that go to a pool with equal constraints need no new check."""
+    """The values that views are validated against. Views stay valid in a pool with equal constraints."""
 
     augmentation: Augmentation
     sizes: bytes

@@ -1,4 +1,4 @@
-"""Render (seed, epoch, batch) to pixels, for labelling and for training. torch is imported on first use."""
+"""Render the views of a batch to pixels, for labelling and for training. torch is imported on first use."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Render the pixels of views, and normalise them for a model.
 
-Pixels are integers until views are mixed, so all steps but the last work in uint8. Every step handles one
-image at a time, or rounds each value separately (never by fused multiply-add, which rounds differently at the
-ends of a thread's chunk), so results are bit-identical for any number of threads.
+Pixels are integers until views are mixed, so all steps but the last work in uint8. Results are bit-identical
+for any number of threads, because every step handles one image at a time or rounds each value separately.
+Fused multiply-add is avoided: it rounds differently at the ends of a thread's chunk.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def apply_views(
 ) -> torch.Tensor:
     """Return the pixels of a label batch: [B, 3, H, W], channels-last, 0..255.
 
-    Order: shuffle patches, crop, resize, flip, cut out, mix. Not normalised; see `normalise`.
+    Order: shuffle patches, crop, resize, flip, cut out, mix. Pixels are not normalised; see `normalise`.
 
     dtype: float32, or uint8 for the same values in a quarter of the bytes (not with MixUp, whose
         values are not integers).
-    out: tensor to write into, such as an earlier result; allocating memory costs more than rendering.
+    out: tensor to write into, such as an earlier result. Allocating memory costs more than rendering.
     inside: skip the bounds check, for views that were read from a pool or drawn.
     """
     if not inside:
@@ -137,7 +137,7 @@ def _check_out(
 
 
 def take_views(views: ViewBatch, slots: npt.NDArray[np.int64]) -> ViewBatch:
-    """Return the views of distinct `slots`, then their other mixing partners, each mixed with itself."""
+    """Return the views of distinct `slots`, then partners outside `slots`, which mix with themselves."""
     order, mix = slots, views.mix
     if mix is not None:
         partners = mix.partner[slots]
@@ -163,8 +163,8 @@ def normalise(
 ) -> torch.Tensor:
     """Return (pixels / 255 - mean) / std per channel: float32 [B, 3, H, W], channels-last.
 
-    pixels: uint8 or float32, on any device, without gradient. out: may be `pixels` itself if that is float32.
-    Every value is rounded separately, so the result of a row does not depend on its batch.
+    pixels: uint8 or float32, on any device, without gradient. out: may be `pixels` itself if float32.
+    Every value is rounded separately, so the result of a row does not depend on other rows.
     """
     require_normalisation(mean, std)
     if pixels.ndim != 4 or pixels.shape[1] != 3:
@@ -177,7 +177,7 @@ def normalise(
     batch, _, height, width = out.shape
     scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=out.device).repeat(width)
     shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], device=out.device).repeat(width)
-    # One factor per value of an image row, not per channel: a long inner loop is faster than one of 3 values.
+    # One factor per value of an image row, not per channel: long inner loops are faster than short loops.
     targets = out.permute(0, 2, 3, 1).view(batch * height, width * 3)
     sources = pixels.permute(0, 2, 3, 1).reshape(batch * height, width * 3)
     for target, source in row_pieces(targets, sources):
@@ -188,7 +188,7 @@ def normalise(
 
 
 def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
-    """Return an image whose tile t (floor(H / n) x floor(W / n), row by row) is tile order[t] of `image`."""
+    """Return a copy of `image` with tile order[t] at place t (row by row). Tiles: floor(H/n) x floor(W/n)."""
     grid = math.isqrt(len(order))
     height, width = image.shape[0] // grid, image.shape[1] // grid
     shuffled: Pixels = image.copy()
@@ -215,7 +215,7 @@ def resize_torch(crop: Pixels, height: int, width: int) -> torch.Tensor:
 def _resize_pil(method: Image.Resampling, crop: Pixels, height: int, width: int) -> torch.Tensor:
     """Resize a crop with Pillow, as torchvision does with PIL images: first the width, then the height.
 
-    In two steps, because Pillow 13 resizes the height of tall crops first.
+    The two steps are separate, because Pillow 13 resizes the height of tall crops first.
     """
     columns = Image.fromarray(crop).resize((width, crop.shape[0]), method)
     return torch.from_numpy(np.array(columns.resize((width, height), method)))
@@ -226,7 +226,7 @@ RESIZERS: dict[str, Resizer] = {
     "pil_bicubic": partial(_resize_pil, Image.Resampling.BICUBIC),
     "torch": resize_torch,
 }
-"""Resize functions by the names of `RESIZE_CODES`. FKD's labelling program uses pil_bicubic."""
+"""Resize functions by name (see `RESIZE_CODES`). FKD's labelling program uses pil_bicubic."""
 
 
 def find_resizer(name: str) -> Resizer:

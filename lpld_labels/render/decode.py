@@ -1,6 +1,6 @@
 """Decode image files to 8-bit RGB, as SPEC.md defines.
 
-EXIF orientation is ignored, as by torchvision's loader. Samples of 16 bits are scaled to 8; files whose
+EXIF orientation is ignored, as in torchvision's loader. Samples of 16 bits are scaled to 8; files whose
 samples have no defined range (32 bits, floats) are refused.
 
 Files are untrusted. Only this module calls decoders: with a fixed list of formats and within limits. All
@@ -27,11 +27,11 @@ from PIL.ImageFile import ImageFile
 from lpld_labels.errors import ImageReadError, InvalidArgumentError, LabelPoolError
 
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")  # The only decoders allowed.
-MAX_PIXELS = 40_000_000  # Per image: 0.8 GB, as decoding takes at most 20 bytes per pixel (WebP).
+MAX_PIXELS = 40_000_000  # Per image. Decoding takes at most 20 bytes per pixel (WebP), so 0.8 GB.
 VARIABLE = "LPLD_MAX_IMAGE_PIXELS"  # Environment variable that overrides MAX_PIXELS.
-BYTES_PER_PIXEL = 4  # Maximum file bytes per allowed pixel: those of an uncompressed image with alpha.
-MAX_SCANS = 50  # Per progressive JPEG. Programs write 10 to 20; each scan is a pass over all pixels.
-_WIDE = ("PNG", "PPM")  # Formats of at most 16 bits, which Pillow may hold in 32.
+BYTES_PER_PIXEL = 4  # Maximum file bytes per allowed pixel: the size of an uncompressed pixel with alpha.
+MAX_SCANS = 50  # Per progressive JPEG. Programs write 10 to 20 scans; each scan is a pass over all pixels.
+_WIDE = ("PNG", "PPM")  # Formats with samples of at most 16 bits, which Pillow may store in 32 bits.
 _NO_RANGE = {"I": "32 bits", "F": "floating-point numbers"}
 _JPEG = ("JPEG", "MPO")
 _SCAN = b"\xff\xda"
@@ -57,7 +57,7 @@ def decode_image(data: bytes, *, where: Path | str) -> npt.NDArray[np.uint8]:
 
 
 def image_size(data: bytes, *, where: Path | str) -> tuple[int, int]:
-    """Return width and height of an image file from its header."""
+    """Return (width, height) of an image file, read from its header."""
     with _readable(where), _opened(data, where) as image:
         width, height = image.size
         return width, height
@@ -66,7 +66,7 @@ def image_size(data: bytes, *, where: Path | str) -> tuple[int, int]:
 def _opened(data: bytes, where: Path | str) -> ImageFile:
     most = max_pixels()
     if Image.MAX_IMAGE_PIXELS is not None and most > Image.MAX_IMAGE_PIXELS:
-        # Raise Pillow's own limit to the one that the environment allows.
+        # Raise Pillow's own limit to the limit that the environment variable sets.
         Image.MAX_IMAGE_PIXELS = most
     image = Image.open(io.BytesIO(data), formats=FORMATS)
     if image.mode in _NO_RANGE and image.format not in _WIDE:
@@ -86,13 +86,13 @@ def _opened(data: bytes, where: Path | str) -> ImageFile:
             got=data.count(_SCAN),
             hint="replace or remove this file",
         )
-    # Alpha is ignored. Pillow would warn about transparency in a palette.
+    # Alpha is ignored. Without this line, Pillow would warn about transparency in a palette.
     image.info.pop("transparency", None)
     return image
 
 
 def _eight_bits(image: ImageFile, data: bytes) -> Callable[[_Box], Image.Image]:
-    """Return a function that crops an image and reduces its samples to at most 8 bits."""
+    """Return a function that crops the image to a box, with samples of at most 8 bits."""
     if image.mode == "I" or image.mode.startswith("I;16"):
         return lambda box: Image.fromarray(_scaled(np.asarray(image.crop(box))))
     raw = {_raw_mode(tile) for tile in image.tile}
@@ -100,7 +100,7 @@ def _eight_bits(image: ImageFile, data: bytes) -> Callable[[_Box], Image.Image]:
         # Cropping to the full size would only add a copy.
         return lambda box: image if box == (0, 0, *image.size) else image.crop(box)
     if raw == {"LA;16B"}:
-        # Grey with alpha: read as RGBA, the channels are the high and low byte of grey, then of alpha.
+        # Grey with alpha, read as RGBA: the four channels are the high and low bytes of grey and of alpha.
         parts = _read_as(image, "RGBA")
 
         def grey(box: _Box) -> Image.Image:
@@ -120,13 +120,13 @@ def _eight_bits(image: ImageFile, data: bytes) -> Callable[[_Box], Image.Image]:
 
 
 def _raw_mode(tile: Any) -> str:
-    """Return Pillow's name of the sample layout of a tile."""
+    """Return Pillow's name for the sample layout of a tile."""
     arguments = tile[3]
     return str(arguments if isinstance(arguments, str) else (arguments or ("",))[0])
 
 
 def _read_as(image: ImageFile, raw: str | None) -> ImageFile:
-    """Set the raw mode of an image before it is loaded: `raw`, or its own mode with bytes swapped."""
+    """Set the raw mode of an image that is not loaded yet. raw: None for its own mode with swapped bytes."""
     tiles: list[Any] = []
     for tile in image.tile:
         mode = raw or _raw_mode(tile)[:-1] + _OTHER_BYTE[_raw_mode(tile)[-1]]
@@ -143,7 +143,7 @@ def _scaled(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 @contextlib.contextmanager
 def _readable(where: Path | str) -> Iterator[None]:
-    """Turn Pillow's errors into ImageReadError."""
+    """Convert errors raised by Pillow in the block into ImageReadError."""
     try:
         yield
     except LabelPoolError:
@@ -181,7 +181,7 @@ def _too_many_pixels(where: Path | str, size: object) -> ImageReadError:
 
 
 class PixelLimit:
-    """Limits the pixels that all threads decode at the same time."""
+    """Limits how many pixels all threads together decode at the same time."""
 
     def __init__(self) -> None:
         self.reset()
@@ -192,7 +192,7 @@ class PixelLimit:
 
     @contextlib.contextmanager
     def room_for(self, pixels: int) -> Iterator[None]:
-        """Wait until an image of this many pixels may be decoded. Never wait if no other is being decoded."""
+        """Wait until an image of this many pixels may be decoded. A single image never waits."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self._taken + pixels <= max_pixels())
             self._taken += pixels
@@ -206,5 +206,5 @@ class PixelLimit:
 
 pixel_limit = PixelLimit()
 if hasattr(os, "register_at_fork"):
-    # The parent's threads do not exist in a forked process.
+    # The parent's threads do not exist in a forked process, so they would never release their pixels.
     os.register_at_fork(after_in_child=pixel_limit.reset)

@@ -1,8 +1,8 @@
-"""Sources of images: a folder, or a pool that contains them. `find_images` returns either.
+"""Sources of images: a folder, or a pool that contains its images. `find_images` returns either.
 
 Image folders have one directory per class and the order of torchvision's ImageFolder: class directories
-sorted by name, files sorted within. Hidden files (names that begin with a dot, and ``__MACOSX`` of archives)
-are neither classes nor images.
+sorted by name, then files sorted in each class. Hidden files (names that begin with a dot, and ``__MACOSX``
+of archives) are neither classes nor images.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def class_names(root: Location) -> list[str]:
 
 
 def list_images(root: Location) -> tuple[list[str], list[int]]:
-    """Return relative POSIX path and class of every image below `root`; no file is opened."""
+    """Return the relative POSIX paths and the class indices of all images below `root`. Open no file."""
     folder = Path(root)
     paths: list[str] = []
     classes: list[int] = []
@@ -128,7 +128,7 @@ def file_status(path: Path) -> os.stat_result:
 
 
 def passed_over(root: Location) -> list[str]:
-    """Return the relative POSIX paths of files in class folders without an image extension."""
+    """Return the relative POSIX paths of files without an image extension in class folders."""
     paths = [path for name in class_names(root) for path in _file_paths(Path(root), name)]
     return [path for path in paths if not path.lower().endswith(EXTENSIONS)]
 
@@ -140,7 +140,7 @@ def try_each_kind(root: Location, paths: Iterable[str]) -> None:
 
 
 def _file_paths(folder: Path, class_name: str) -> list[str]:
-    """Return a class's visible files in ImageFolder order. Follows symlinks; refuses repeated directories."""
+    """Return a class's visible files in ImageFolder order. Follow symlinks; refuse repeated directories."""
     found: list[tuple[str, list[str]]] = []
     seen: set[tuple[int, int]] = set()
     for directory, below, names in os.walk(folder / class_name, followlinks=True, onerror=_cannot_list):
@@ -170,7 +170,7 @@ def _hidden(name: str) -> bool:
 def map_ahead(
     work: Callable[[T], R], items: Iterable[T], *, workers: int = 1, ahead: int = 2
 ) -> Generator[R, None, None]:
-    """Yield work(item) in order, computed by threads. Closing waits for running work and cancels the rest."""
+    """Yield work(item) in order, computed by threads. close() waits for running work and cancels the rest."""
     with ThreadPoolExecutor(workers, thread_name_prefix="ahead") as pool:
         waiting: deque[Future[R]] = deque()
         try:
@@ -186,20 +186,20 @@ def map_ahead(
 
 
 class ImageSource(Protocol):
-    """Image files by row of an image table. Can be pickled, survives fork, and threads may share it."""
+    """Image files by row of an image table. A source can be pickled, forked, and shared by threads."""
 
     @property
     def table(self) -> ImageTable: ...
 
     def read(self, row: int) -> bytes:
-        """Return the bytes of an image file; raise an error if it is not the labelled file."""
+        """Return the bytes of an image file; raise an error if it differs from the labelled file."""
 
     def place(self, row: int) -> str:
         """Return the location of an image, for messages."""
 
 
 class FolderImages:
-    """Images below a folder."""
+    """Source of images below a folder."""
 
     def __init__(self, root: Location, table: ImageTable) -> None:
         self.root = Path(root)
@@ -241,7 +241,7 @@ def find_images(pool: PoolReader, folder: Location | None = None) -> ImageSource
 
 
 def no_images(pool: str) -> InvalidArgumentError:
-    """Return the error for a pool without images."""
+    """Return the error for a pool that does not contain its images."""
     return InvalidArgumentError(
         "the pool does not carry its images",
         where=pool,

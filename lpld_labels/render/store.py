@@ -33,11 +33,11 @@ _FILLED = 1 << 32
 class ImageStore:
     """The images of a table as uint8 [H, W, 3], decoded on first use. Callers must not write into them.
 
-    memory_bytes: limit of decoded images kept in memory; further images are decoded on every access.
-    cache_directory: keep all decoded images in a file in this directory, which processes share. Ignored if
+    memory_bytes: maximum size of decoded images in memory. Further images are decoded on every access.
+    cache_directory: keep all decoded images in a file in this directory, shared by processes. Ignored if
     the table has images without a digest.
-    workers: number of worker processes that will read the store. On Linux they share memory if all images fit
-    in it; otherwise each may use `memory_bytes` / `workers`.
+    workers: number of worker processes that will read the store. On Linux they share memory for all
+    images if these fit; otherwise each process may use `memory_bytes` / `workers`.
 
     Stores can be pickled (without their images), survive fork, and threads may share one.
     """
@@ -121,7 +121,7 @@ class SharedMemory:
         self.path = Path(f"/proc/{os.getpid()}/fd/{handle}")
 
     def is_there(self) -> bool:
-        """Whether the process that created this memory still runs."""
+        """Return whether the process that created this memory still runs."""
         try:
             return self._name in str(self.path.readlink())
         except OSError:
@@ -132,7 +132,7 @@ class PixelFile:
     """Decoded images in one memory-mapped file that all processes of a machine share.
 
     Layout, little endian: one uint64 seal per image, then the pixels of all images in table order. A seal of
-    0 means missing; otherwise its low 32 bits are the CRC-32 of the pixels, which each process checks once.
+    0 means a missing image. Otherwise its low 32 bits are the pixels' CRC-32, which each process checks once.
     Processes write concurrently without locks: they write the same bytes, and an image with a torn write is
     decoded again. A process without write permission decodes missing images itself.
     """
@@ -151,7 +151,7 @@ class PixelFile:
             weakref.finalize(self, os.close, self._handle).atexit = False
             if path.stat().st_size < self._starts[-1]:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            # Writable only because torch requires it; nothing writes to the map.
+            # The map is writable only because torch requires it. Nothing writes to the map.
             mode: Literal["r+", "c"] = "r+" if self._writable else "c"
             mapped = np.memmap(path, np.uint8, mode=mode, shape=(self._starts[-1],))
         self._bytes = np.asarray(mapped)
@@ -172,7 +172,7 @@ class PixelFile:
         return pixels.reshape(height, width, 3)
 
     def _write(self, index: int, image: Pixels) -> None:
-        """Write the pixels, then their seal, with pwrite: via the map, a full disk would kill the process."""
+        """Write the pixels, then their seal, with pwrite: the map kills the process if the disk is full."""
         seal = _FILLED | isal_zlib.crc32(image.data)
         with write_errors(self._path):
             for data, position in (
@@ -193,7 +193,7 @@ def cache_file(directory: Path, table: ImageTable) -> Path:
 
 
 def _ends(table: ImageTable) -> npt.NDArray[np.int64]:
-    """Return the offsets in a pixel file where the seals and each image end: int64 [1 + N], in bytes."""
+    """Return byte offsets in a pixel file, int64 [1 + N]: the end of the seals, then each image's end."""
     sizes = table.heights.astype(np.int64) * table.widths * 3
     return np.cumsum(np.concatenate([[8 * len(table)], sizes]))
 
@@ -224,7 +224,7 @@ def _make_room(path: Path, total: int) -> None:
 
 
 def _available_memory() -> int:
-    """Return the bytes of available memory; 0 if the system has no in-memory files (memfd)."""
+    """Return the available memory in bytes, or 0 if the system has no in-memory files (memfd)."""
     if not hasattr(os, "memfd_create"):
         return 0
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
