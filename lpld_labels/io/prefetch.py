@@ -186,7 +186,7 @@ class DirectRanges:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CutFile:
-    """A file split into parts. digest: file digest. starts: int64 [n], offsets. stop: end of the last part."""
+    """A file split into parts. digest: file digest. starts: int64 [n], offsets. stop: end of last part."""
 
     digest: str
     starts: npt.NDArray[np.int64]

@@ -143,7 +143,7 @@ class RemoteStore:
                 raise
 
     def create(self, path: str, data: bytes, *, digest: str | None = None) -> None:
-        """Write a new file. Raises PreconditionError if the file exists. Only S3 excludes races of writers."""
+        """Write a new file. Raises PreconditionError if the file exists. Only S3 is safe from races."""
         if not self.conditional:
             self.require_writable()
             if self._do(path, lambda client, place: bool(client.system.exists(place))):

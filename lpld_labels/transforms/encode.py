@@ -26,7 +26,7 @@ from lpld_labels.transforms.settings import EncodeSettings
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class EncodeResult(Result):
-    """before, after: sizes in bytes. fidelity: on rows not used for fitting; None if labels were copied."""
+    """before, after: pool bytes. fidelity: on rows not used to fit the codec; None if labels were copied."""
 
     manifest: Manifest
     before: int
