@@ -115,7 +115,7 @@ def publish(
 
 
 def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
-    """Add notes and skipped input (`holes`) to the last lineage step. Refuse it if all was skipped."""
+    """Add notes and skipped input (`holes`) to the last lineage step; refuse if all input was skipped."""
     skipped = [one for record in records for one in record.skipped]
     if skipped and not any(record.files for record in records):
         raise LabelSourceError(

@@ -1,8 +1,8 @@
 """Shards, the unit of work: a bounded number of batches, written as one views file and one labels file.
 
-A shard is collected in memory. Its files are written into OUT.partial (unfinished.py) under temporary names and
-renamed to their final names in `pool/`; then its record is written. A shard without a record is written again.
-File names depend only on the content, so writing a shard twice does no harm.
+A shard is collected in memory. Its files are written into OUT.partial (unfinished.py) under temporary names,
+then renamed to their final names in `pool/`, and then its record is written. A shard without a record is
+written again. File names depend only on the content, so writing a shard twice does no harm.
 
 A views file has one row per view; a labels file has the payloads, in row groups of complete batches.
 """

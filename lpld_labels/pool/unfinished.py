@@ -71,7 +71,7 @@ class Unfinished:
         self._finish(bare=begun == [PLAN] and not shared)
 
     def _finish(self, *, bare: bool) -> None:
-        """Delete the remains of published work. bare: whether only the plan is left from an earlier deletion."""
+        """Delete the remains of published work. bare: an earlier deletion has left only the plan."""
         mark, manifest = self.directory / PUBLISHED, self.out / MANIFEST_FILE
         published = mark.is_file() and manifest.is_file() and mark.read_text() == file_digest(manifest)
         if published:

@@ -1,8 +1,8 @@
 """Plan a byte budget: how far to prune and which codec to use, so that everything fits.
 
-Pruning decides how many views stay; a codec decides the bytes per view. For each codec setting, the plan has a
-row with the largest number of batches that fits the budget, and the measured fidelity. Among the rows that
-keep enough of each label, it recommends the row with the most views. Applying a row prunes and encodes at once.
+Pruning decides how many views stay; a codec decides the bytes per view. For each codec setting, the plan has
+a row with the largest number of batches that fits the budget, and the measured fidelity. Of the rows that
+keep enough of each label, it recommends the one with the most views. Applying a row prunes and encodes.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ labels that it keeps.
 Random order is the order of `batch_ranks`. Every order except `uniform` is a fixed sequence, and the first
 batches of it are kept. So harder pruning keeps a subset of the batches that milder pruning keeps.
 
-Metrics are the paper's five measures of how easy a batch is; high is easy. A metric is computed per view, from
-the logits z of the view and the class y of its own image, and averaged over the views of the batch:
+Metrics are the paper's five measures of how easy a batch is; high is easy. A metric is computed per view,
+from the logits z of the view and the class y of its own image, and averaged over the views of the batch:
 
 correct       share of views with argmax z = y
 diff          |z1 - z2|, the gap between the two largest logits
