@@ -52,7 +52,7 @@ class Range(NamedTuple):
 
 
 def coalesced(ranges: Iterable[Range], limit: int) -> Iterator[Range]:
-    """Join consecutive ranges of a file, if the gap between them is small, up to `limit` bytes each."""
+    """Join consecutive ranges of a file with small gaps. Joined ranges have at most `limit` bytes."""
     joined: Range | None = None
     for one in ranges:
         if joined is None:
@@ -193,7 +193,7 @@ class CutFile:
     stop: int
 
     def blocks(self, size: int) -> npt.NDArray[np.int64]:
-        """Group parts into blocks of one part or up to `size` bytes. Return block starts and the last end."""
+        """Group parts into blocks of one part or up to `size` bytes. Return the offsets of block bounds."""
         if not len(self.starts):
             return np.array([0, self.stop], np.int64)
         chosen = [int(self.starts[0])]
@@ -207,7 +207,7 @@ class CachedRanges:
     """Byte ranges of a store's files in a disk cache. check: function that refuses corrupt bytes.
 
     If the cache can hold all files, a block has about a megabyte, because all of its parts will be read.
-    Otherwise, a block is one part of a file: more parts would be evicted before they are needed.
+    Otherwise, a block is one part of a file: further parts would be evicted before they are needed.
     """
 
     _prefetcher: Prefetcher[str | None] | None = None

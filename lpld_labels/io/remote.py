@@ -56,7 +56,7 @@ class PreconditionError(StoreError):
 class RemoteStore:
     """The files below an address. Picklable, fork-safe and thread-safe. timeout: seconds per request.
 
-    shown: address without secrets. conditional, lists: whether it supports conditional writes and listing.
+    shown: address without secrets. conditional, lists: whether the store has conditional writes, listings.
     """
 
     def __init__(self, address: str) -> None:
@@ -312,7 +312,7 @@ class Client:
         self._refusals = 0
 
     def read_range(self, place: str, start: int, stop: int) -> pa.Buffer:
-        """Return bytes [start, stop) of a file, or too few. Raises the client's own errors."""
+        """Return bytes [start, stop) of a file, or fewer if the server sends fewer. Raises client errors."""
         if hasattr(self.system, "read_range"):
             data: pa.Buffer = self.system.read_range(place, start, stop)
             return data

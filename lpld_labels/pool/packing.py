@@ -251,7 +251,7 @@ def _image_bytes(table: pa.Table) -> list[bytes]:
 
 
 def _resumed(pool: Path, within: Path, table: ImageTable, first: int) -> FileEntry | None:
-    """Return the entry of an intact packed file that starts at image `first`; None if there is no such file."""
+    """Return the entry of an intact packed file that starts at image `first`, or None if there is none."""
     for note in sorted(within.glob(f"{_NOTE}{first:08d}-*.json")):
         entry = convert(from_json(note.read_bytes(), where=str(note)), FileEntry, where=str(note))
         path = pool / entry.path

@@ -263,7 +263,7 @@ def read_table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> pa.Tabl
 
 
 def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -> bool:
-    """Copy a file into a pool unless it is there; return whether it was copied. within: temporary files."""
+    """Copy a file into a pool, via a temporary file in `within`. Return False if it was already there."""
     target = pool / entry.path
     if is_intact(target, entry):
         return False

@@ -279,7 +279,7 @@ def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = No
 
 
 def coverage_of(views: npt.NDArray[np.int64], classes: npt.NDArray[np.int32]) -> Coverage:
-    """Return the coverage of images. views, classes: [images], number of views and class of each image."""
+    """Return the coverage of n images. views, classes: [n], number of views and class of each image."""
     if not len(views):
         return Coverage(minimum=0, median=0.0, maximum=0, images=0, classes=0)
     return Coverage(

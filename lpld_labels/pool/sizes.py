@@ -52,14 +52,14 @@ class SizeModel:
         return self.labels_per_row * rows + _SPREADS * error
 
     def total(self, batches: int, rows: int, *, incomplete: int = 0) -> int:
-        """Return the upper limit for these numbers of batches, rows and, among them, incomplete batches."""
+        """Return the upper limit for `batches` batches with `rows` rows. incomplete: incomplete batches."""
         labels = self.labels(batches, rows) + self.per_incomplete * incomplete
         shards = self.per_shard * _shards(labels, rows, batches)
         return math.ceil(self.fixed + _index_bytes(batches) + shards + labels + self.views_per_row * rows)
 
 
 def part_bytes(pool: PoolReader, numbers: npt.NDArray[np.integer[Any]]) -> int:
-    """Return an upper limit on the bytes of a copy with the batches `numbers`. Reads no shard files."""
+    """Return an upper limit on the bytes of a pool of the batches `numbers`. Reads no shard files."""
     index, manifest = pool.index, pool.manifest
     count, rows = len(numbers), int(index.rows[numbers].sum(dtype=np.int64))
     labels = int(index.label_bytes[numbers].sum(dtype=np.int64))

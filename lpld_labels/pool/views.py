@@ -181,7 +181,7 @@ _FEATURES = {
 
 
 def check_views(table: pa.Table, pool: PoolReader, numbers: Long, *, where: str) -> None:
-    """Refuse a views table with invalid rows, or not with exactly the batches `numbers` in order."""
+    """Refuse a views table with invalid rows, or with batches other than `numbers`, in this order."""
     index = pool.index
     rows = index.rows[numbers].astype(np.int64)
     if table.num_rows != int(rows.sum()):

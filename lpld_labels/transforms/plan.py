@@ -211,7 +211,7 @@ def _fidelities(name: str, minimum: float) -> list[float | None]:
 
 
 class _Planner:
-    """Makes the rows of a plan from one sample. smallest: least pool bytes of one batch that did not fit."""
+    """Makes the rows of a plan from one sample. smallest: bytes of a one-batch pool, if that is too large."""
 
     def __init__(self, sample: LabelSample, settings: PlanSettings) -> None:
         self._sample, self._pool, self._settings = sample, sample.pool, settings
@@ -276,7 +276,7 @@ class _Planner:
         return self._fit(size + extra, lambda count: self._everything.resized(count).most_bytes + extra)
 
     def _encoded(self, name: str, fidelity: float | None) -> tuple[Codec | None, _Fitting | None]:
-        """Return the codec, and how much of the pool fits the budget in this codec."""
+        """Return a setting's codec, and what fits the budget in it; (None, None) if out of reach."""
         counts, full = self._pool.manifest.counts, self._pool.header.batch_size
         rows = counts.rows
         for _ in range(1 if fidelity is None else ROUNDS):

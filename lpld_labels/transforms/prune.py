@@ -3,8 +3,8 @@
 Payloads are copied without decoding: the remaining rows stay bit-identical, and random pruning reads only the
 labels that it keeps.
 
-Random order is the order of `batch_ranks`. Every order except `uniform` is a fixed sequence, and the first
-batches of it are kept. So harder pruning keeps a subset of the batches that milder pruning keeps.
+Random order is the order of `batch_ranks`. Every order except `uniform` is a fixed sequence, and its first
+batches are kept. So harder pruning keeps a subset of the batches that milder pruning keeps.
 
 Metrics are the paper's five measures of how easy a batch is; high is easy. A metric is computed per view,
 from the logits z of the view and the class y of its own image, and averaged over the views of the batch:
@@ -61,7 +61,7 @@ _WHOLE_EPOCH = MAX_INDEX + 1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrunePlan:
-    """Which batches stay. candidates, kept: batch numbers in key order. scores: None for random order."""
+    """Which batches stay. candidates, kept: batch numbers in key order. scores: per candidate, or None."""
 
     pool: PoolReader
     settings: PruneSettings
@@ -276,7 +276,7 @@ _LABEL_METRICS: Mapping[str, Callable[[Floats, Classes], Floats]] = {
 
 
 def score_batches(pool: PoolReader, places: Places, metric: str, progress: Progress | None = None) -> Scores:
-    """Return each batch's mean over its views: float64 [len(places)]. Holds one batch at a time in memory."""
+    """Return the mean metric over the views of each batch: float64 [len(places)]. Holds one batch at a time."""
     score_of: dict[BatchKey, float] = {}
     keys = pool.index.keys_at(places)
     for key in pool.index.in_file_order(keys):

@@ -53,7 +53,7 @@ Returned = TypeVar("Returned")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Copied(Result):
-    """Result of a copy. files: number of files copied. sent: bytes copied. found: bytes already there."""
+    """Result of a copy. files, sent: number of files and bytes copied. found: bytes already at the target."""
 
     manifest: Manifest
     files: int
@@ -274,7 +274,7 @@ def gathered_at(out: Location) -> Path:
 
 @contextlib.contextmanager
 def destination(out: Location, *, overwrite: bool = False, extend: bool = False) -> Iterator[Path]:
-    """Yield a directory to write to; upload it if `out` is an address. extend: first fetch this pool."""
+    """Yield a directory to write to; upload it if `out` is an address. extend: fetch the old pool first."""
     if not is_address(out):
         yield local_path(out)
         return
@@ -336,7 +336,7 @@ def _fetch(text: bytes | None, store: RemoteStore, path: Path, *, whole: bool) -
 
 @contextlib.contextmanager
 def _naming_address(store: RemoteStore, path: Path) -> Iterator[None]:
-    """Make errors name the address instead of its staging folder."""
+    """Make errors name the address instead of the staging folder."""
     try:
         yield
     except LabelPoolError as error:

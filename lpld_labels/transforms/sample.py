@@ -45,7 +45,7 @@ _TABLE_ENTRY = 260
 class LabelSample:
     """Random batches of a pool, read on first use. Rows for fitting are not used to tune or measure.
 
-    Pools below four batches tune and measure on the same batch. A single batch is fitted on its even rows.
+    Pools below four batches tune and measure on the same batch. Of a single batch, even rows are for fitting.
     """
 
     def __init__(self, pool: PoolReader, settings: EncodeSettings | PlanSettings) -> None:
