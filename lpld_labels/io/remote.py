@@ -54,7 +54,7 @@ class PreconditionError(StoreError):
 
 
 class RemoteStore:
-    """The files below an address. Picklable, fork-safe and thread-safe. timeout: seconds per request.
+    """The files below an address. Picklable, fork-safe and thread-safe. timeout: longest wait in seconds.
 
     shown: address without secrets. conditional, lists: whether the store has conditional writes, listings.
     """

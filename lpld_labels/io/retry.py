@@ -73,7 +73,7 @@ def request_timeout() -> float:
 def retry(request: Callable[[], T], *, where: str, attempts: int = ATTEMPTS) -> T:
     """Send a request and return its result; retry after transient errors.
 
-    Raises FileNotFoundError if the file is missing, StoreError for other failures. where: address of the file.
+    Raises FileNotFoundError if the file is missing, StoreError for other failures. where: address for errors.
     """
     for attempt in range(1, attempts + 1):
         try:

@@ -194,7 +194,7 @@ class RemoteFiles(PoolFiles):
             self._cached = CachedRanges(self.store, self._cache, layout.files(), check=layout.check)
 
     def prefetch(self, layout: LabelLayout, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
-        """Fetch in the background; if there is a cache, fetch complete views files first."""
+        """Fetch batches in the background. If there is a cache, fetch whole views files first."""
         cache = self._cache
         missing = [entry for entry in views if cache and not cache.path(entry.digest).exists()]
         if cache is not None and missing:

@@ -121,7 +121,7 @@ def _name(task: tuple[int, Shard]) -> str:
 
 
 def _published(plan: PoolPlan, *, overwrite: bool) -> Manifest | None:
-    """Return the manifest of the plan's pool; None if it is not there. Refuse other pools if not `overwrite`."""
+    """Return the manifest of the plan's pool, or None if missing. Refuse other pools unless `overwrite`."""
     found = manifest_there(plan.out, overwrite=overwrite)
     if found is None:
         return None
