@@ -48,7 +48,7 @@ def redact(location: Location) -> str:
 
 
 def child(address: str, path: str) -> str:
-    """Return the address of `path` below an address, with the same query (e.g. a signature)."""
+    """Return the address of the file `path` below `address`, with the same query (e.g. a signature)."""
     base, question, query = address.partition("?")
     return f"{base.rstrip('/')}/{path}{question}{query}"
 

@@ -1,7 +1,7 @@
 """A disk cache of remote bytes with a size limit, shared by processes.
 
-An entry's name determines its content: it is a digest, or a digest with a byte range. Entries are created by
-a rename and never changed.
+The name of an entry is a digest, or a digest with a byte range, and determines the content of the entry.
+Entries are created by a rename and never changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CACHE_VARIABLE = "LPLD_LABELS_CACHE"
 CACHE_BYTES = 64 * 1024**3
 _LOCKS = "locks"
 _SHARE_KEPT = 0.9
-"""Fill level after an eviction. Listing the entries is slow, so many are deleted at once."""
+"""Share of the limit in use after an eviction. Listing entries is slow, so many are deleted at once."""
 
 
 def cache_folder() -> Path:
@@ -36,7 +36,7 @@ def cache_folder() -> Path:
 class DiskCache:
     """Files in a directory; the oldest are evicted first. Picklable; processes and threads may share a cache.
 
-    limit: total bytes of all entries, not counting those being written.
+    limit: maximum total size of all entries in bytes, not counting files that are still being written.
     """
 
     def __init__(self, directory: Path, limit: int = CACHE_BYTES) -> None:
@@ -50,7 +50,7 @@ class DiskCache:
         return self.directory / name[:2] / name
 
     def get(self, name: str, size: int, make: Callable[[], Iterable[bytes | pa.Buffer]]) -> Path:
-        """Return the path of an entry. If missing, one caller makes it; others wait. Errors cache nothing."""
+        """Return an entry's path. One caller writes a missing entry; others wait. Errors leave no entry."""
         path = self.path(name)
         if path.exists():
             return path
@@ -83,7 +83,7 @@ class DiskCache:
             stream = temporary.open("wb")
         try:
             with stream:
-                # An error raised by `pieces` is not an error of the cache.
+                # Errors raised by `pieces` are not cache errors, so they are not converted.
                 for piece in pieces:
                     with self._errors():
                         stream.write(piece)

@@ -1,4 +1,4 @@
-"""Read files from web servers, completely or in byte ranges."""
+"""Read whole files or byte ranges from web servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AnswerError(OSError):
 
 
 class HttpFiles:
-    """HTTP client that reuses connections. Thread-safe, but not fork-safe. timeout: seconds without data."""
+    """HTTP client that reuses connections. Thread-safe, not fork-safe. timeout: longest wait in seconds."""
 
     def __init__(self, timeout: float) -> None:
         self._options: dict[str, Any] = {
@@ -43,7 +43,7 @@ class HttpFiles:
         self._lock = threading.Lock()
 
     def cat_file(self, url: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return a file, or bytes [start, end) of it if `end` is given."""
+        """Return a whole file, or only its bytes [start, end) if `end` is given."""
         answer = self._get(url, {} if end is None else {"Range": f"bytes={start}-{end - 1}"})
         return answer.data[: None if end is None else end - start]
 

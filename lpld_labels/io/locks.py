@@ -1,4 +1,4 @@
-"""Locks on files and directories. A lock is released when its process ends, even if it is killed."""
+"""Locks on files and directories. A lock is released when its process ends, even if the process is killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from lpld_labels.errors import PoolConflictError
 from lpld_labels.io.storage import write_errors
 
-# Some file systems do not support locks (on directories); there, users must run one writer at a time.
+# Some file systems cannot lock directories, or even files. On these, users must run one writer at a time.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL)
 # O_NOFOLLOW: following a symlink would create or lock a file elsewhere.
 _FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -46,7 +46,7 @@ def _open_locked(path: Path, flags: int, operation: int) -> int:
 
 @contextlib.contextmanager
 def locked(file: Path, *, wait: bool = True) -> Iterator[None]:
-    """Create and lock a file. If it is locked already, wait, or raise BlockingIOError if not `wait`."""
+    """Create and lock a file. If the lock is taken: wait for it, or raise BlockingIOError if not `wait`."""
     operation = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
     descriptor = _open_locked(file, _FILE, operation)
     try:
@@ -57,7 +57,7 @@ def locked(file: Path, *, wait: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_directory(directory: Path, *, shared: bool = False) -> Iterator[int]:
-    """Create and lock a directory, and yield its file descriptor. Delete the directory afterwards if empty.
+    """Create and lock a directory; yield its file descriptor. On exit, delete the directory if it is empty.
 
     shared: take a shared lock. Raises PoolConflictError if another process holds a conflicting lock.
     """

@@ -22,12 +22,12 @@ VIEW_OWNERS: Mapping[str, Component] = {column.name: column.component for column
 _ONE_PAGE = 1 << 30
 _MAGIC = b"PAR1"
 _TAIL = 8
-"""Bytes after the metadata in a footer: the length of the metadata and the magic number."""
+"""Number of bytes after the metadata in a footer: the length of the metadata and the magic number."""
 
 
 @cache
 def page_settings() -> dict[str, Any]:
-    """Return the writer settings of all files: one data page per column chunk, with a checksum."""
+    """Return the Parquet writer settings for all files: one data page per column chunk, with a checksum."""
     settings: dict[str, Any] = {
         "data_page_size": _ONE_PAGE,
         "dictionary_pagesize_limit": _ONE_PAGE,
@@ -41,13 +41,13 @@ def page_settings() -> dict[str, Any]:
 
 
 def index_file(index: pa.Table) -> bytes:
-    """Return a batch index as a Parquet file. Delta encoding suits its integers, which increase."""
+    """Return a batch index as the bytes of a Parquet file. Delta encoding suits increasing integers."""
     integers = [field.name for field in index.schema if pa.types.is_integer(field.type)]
     return _file(index, use_dictionary=False, column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"))
 
 
 def image_file(images: pa.Table) -> bytes:
-    """Return an image table as a Parquet file."""
+    """Return an image table as the bytes of a Parquet file."""
     return _file(images, use_dictionary=["class", "width", "height"])
 
 
@@ -66,7 +66,7 @@ def _file(table: pa.Table, **settings: Any) -> bytes:
 
 
 def file_entry(path: str, role: FileRole, size: int, digest: str, footer: bytes) -> FileEntry:
-    """Return the manifest entry of a Parquet file that was just written. size: bytes. digest: hex SHA-256."""
+    """Return the manifest entry of a new Parquet file. size: file size in bytes. digest: SHA-256 in hex."""
     return FileEntry(
         path=path,
         role=role,
@@ -93,13 +93,13 @@ def footer_metadata(footer: bytes) -> pq.FileMetaData:
 
 
 def label_owners(columns: tuple[Column, ...]) -> dict[str, Component]:
-    """Return the storage component of each column of a labels file. columns: its payload columns."""
+    """Map each column of a labels file to its storage component. columns: payload columns of the file."""
     keys: dict[str, Component] = dict.fromkeys(("epoch", "batch", "slot"), "keys")
     return keys | {column.name: column.component for column in columns}
 
 
 def column_chunks(footer: bytes) -> Iterator[tuple[str, int]]:
-    """Yield (column, compressed bytes) of every column chunk. footer: of a file that was just written."""
+    """Yield (column, compressed size in bytes) per column chunk. footer: footer of a file just written."""
     metadata = footer_metadata(footer)
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
@@ -111,7 +111,7 @@ def column_chunks(footer: bytes) -> Iterator[tuple[str, int]]:
 def component_bytes(
     chunks: Iterable[tuple[str, int]], size: int, owners: Mapping[str, Component]
 ) -> dict[Component, int]:
-    """Return a file's bytes per component. chunks: (column, bytes); all other bytes count as container."""
+    """Sum a file's bytes per component. chunks: (column, bytes) pairs. Other bytes count as container."""
     components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
     for name, weight in chunks:
         components[owners.get(name, "container")] += weight

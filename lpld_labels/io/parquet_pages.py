@@ -1,6 +1,6 @@
 """Pages of Parquet files: headers, checksums, and the format's rules for pages.
 
-Labels are read page by page, because the batch index stores their offsets. `verify` checks the pages of every
+Labels are read page by page, at the offsets that the batch index stores. `verify` checks the pages of every
 file before Arrow decodes them, and refuses missing checksums and decompression bombs.
 """
 
@@ -34,10 +34,10 @@ _FIRST_BYTE = 4
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _STRING_LENGTH = 4
 _USUAL_BYTES = 64
-"""Bytes to parse first; nearly all headers are shorter."""
+"""Number of bytes to parse at first; nearly all headers are shorter."""
 _INTEGERS = (5, 6, 4)
 _MAX_FIELD = 16 * 16 * 16
-"""Structs nest three deep: statistics are in the data page header, which is in the page header."""
+"""Limit on field keys. Structs nest three deep: page header, data page header, statistics."""
 _RESTORE = "restore this file"
 
 
@@ -45,7 +45,7 @@ class Page(NamedTuple):
     """A page header.
 
     header, stored, plain: size in bytes of the header, the stored page and the decompressed page.
-    crc: CRC-32 of the stored page. levels: encodings of definition and repetition levels; dictionaries: None.
+    crc: CRC-32 of the stored page. levels: (definition, repetition) encodings; None in dictionary pages.
     """
 
     header: int
@@ -96,7 +96,7 @@ def check_crc(page: Page, body: memoryview, where: str) -> None:
 
 
 def _read_struct(data: bytes, at: int, fields: dict[int, int], above: int = 0) -> int:
-    """Read a Thrift compact struct into `fields`; return its end. Key 16 * m + n is field n of struct m."""
+    """Read a Thrift compact struct into `fields`; return its end. Field n of struct m has key 16 * m + n."""
     number = above
     while byte := data[at]:
         kind = byte & 0x0F
@@ -137,7 +137,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Chunk(NamedTuple):
-    """The pages of one column in one row group. bytes, plain: size as stored and after decompression."""
+    """The pages of a column in a row group. bytes, plain: stored and decompressed size in bytes."""
 
     group: int
     column: str
@@ -147,7 +147,7 @@ class Chunk(NamedTuple):
 
 
 class _Leaf(NamedTuple):
-    """A leaf column. width: bytes per value, None for byte strings. repeated: whether it is in a list."""
+    """A leaf column. width: bytes per value, None for byte strings. repeated: whether values are in lists."""
 
     path: str
     width: int | None
@@ -157,7 +157,7 @@ class _Leaf(NamedTuple):
 def walk_pages(
     file: ByteSource, schema: pa.Schema, group_rows: Sequence[int], end: int, *, plain: Sequence[str] = ()
 ) -> Iterator[Chunk]:
-    """Check every page of a file and yield its column chunks, which must fill the file up to the footer.
+    """Check all pages of a file and yield all column chunks. The chunks must fill the file up to the footer.
 
     end: offset of the footer. plain: columns (e.g. `labels`) that must be neither encoded nor compressed.
     """
@@ -195,7 +195,7 @@ def _leaves(path: str, kind: pa.DataType, *, repeated: bool = False) -> Iterator
 def _checked_page(
     file: ByteSource, at: int, end: int, leaf: _Leaf, rows: int, plain: bool, where: str
 ) -> tuple[Page, int]:
-    """Check the page at offset `at`; return its header and the offset of its end."""
+    """Check the page at offset `at`; return the page header and the offset at which the page ends."""
     page = parse_page(memoryview(file.read(at, max(0, min(MAX_HEADER_BYTES, end - at)))).cast("B"), where)
     dictionary = page.kind == DICTIONARY_PAGE
     compressed = page.stored != page.plain

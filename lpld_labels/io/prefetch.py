@@ -30,14 +30,14 @@ from lpld_labels.io.retry import REQUESTS_AT_ONCE
 T = TypeVar("T")
 
 BLOCK_BYTES = 1024 * 1024
-"""Size of a block on disk: small, so that blocks arrive in the order in which they are needed."""
+"""Size of a block on disk in bytes. Small blocks arrive in the order in which they are needed."""
 _MOST_OPEN_BLOCKS = 4096
 _MOST_OPEN_OF_MANY = 512
-"""Limit if the cache is smaller than the pool: an open block uses disk space even after its eviction."""
+"""Limit on open blocks if the pool exceeds the cache: an evicted block uses disk space until it is closed."""
 _REQUEST_BYTES = 4 * 1024 * 1024
 _WINDOW_BYTES = 64 * 1024 * 1024
 _GAP = 16 * 1024
-"""Largest gap in bytes between two joined ranges: fetching it costs less than another request."""
+"""Largest gap in bytes between two joined ranges. Fetching the gap costs less than another request."""
 
 
 class Range(NamedTuple):
@@ -52,7 +52,7 @@ class Range(NamedTuple):
 
 
 def coalesced(ranges: Iterable[Range], limit: int) -> Iterator[Range]:
-    """Join consecutive ranges of a file with small gaps into ranges of at most `limit` bytes."""
+    """Join consecutive ranges of a file with small gaps. Joined ranges have at most `limit` bytes."""
     joined: Range | None = None
     for one in ranges:
         if joined is None:
@@ -73,7 +73,7 @@ def coalesced(ranges: Iterable[Range], limit: int) -> Iterator[Range]:
 class Prefetcher(Generic[T]):
     """Fetches ranges in the background, in order, several at a time. Errors surface on read.
 
-    window: limit on bytes requested but not yet read or passed by `advance`. None: no limit, drop results.
+    window: limit on the bytes fetched ahead of the reader. None: no limit, and results are not kept.
     """
 
     def __init__(self, fetch: Callable[[Range], T], ranges: Iterable[Range], *, window: int | None) -> None:
@@ -85,11 +85,11 @@ class Prefetcher(Generic[T]):
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._threads = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="fetch")
-        # In a thread, because finding the first ranges can take a while.
+        # Fill in a thread, because finding the first ranges can take a while.
         self._threads.submit(self._fill)
 
     def take(self, path: str, start: int, stop: int) -> tuple[Range, Future[T]] | None:
-        """Return the request that covers bytes [start, stop), or None, and drop the requests before it."""
+        """Return the request that covers bytes [start, stop), if any, and drop all earlier requests."""
         with self._lock:
             if not any(one.covers(path, start, stop) for one, _ in self._ahead):
                 return None
@@ -186,14 +186,14 @@ class DirectRanges:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CutFile:
-    """A file split into parts. digest: of the file. starts: int64 [n], offsets. stop: last part's end."""
+    """A file split into parts. digest: file digest. starts: int64 [n], offsets. stop: end of last part."""
 
     digest: str
     starts: npt.NDArray[np.int64]
     stop: int
 
     def blocks(self, size: int) -> npt.NDArray[np.int64]:
-        """Group parts into blocks of at most `size` bytes (or one part). Return block starts and the end."""
+        """Group parts into blocks of one part or up to `size` bytes. Return the offsets of block bounds."""
         if not len(self.starts):
             return np.array([0, self.stop], np.int64)
         chosen = [int(self.starts[0])]
@@ -204,10 +204,10 @@ class CutFile:
 
 
 class CachedRanges:
-    """Byte ranges of a store's files in a disk cache. check: raises PoolCorruptError for corrupt bytes.
+    """Byte ranges of a store's files in a disk cache. check: function that refuses corrupt bytes.
 
-    If the cache can hold all files, a block is about a megabyte, because all of it will be read. If not, a
-    block is one part of a file, because other parts would be evicted before they are needed.
+    If the cache can hold all files, a block has about a megabyte, because all of its parts will be read.
+    Otherwise, a block is one part of a file: further parts would be evicted before they are needed.
     """
 
     _prefetcher: Prefetcher[str | None] | None = None
@@ -232,7 +232,7 @@ class CachedRanges:
         self._lock = threading.Lock()
 
     def prefetch(self, ranges: Iterable[Range]) -> None:
-        """Fetch the blocks of some ranges in the background, in order, without overfilling the cache."""
+        """Fetch the blocks of `ranges` in the background, in order, without overfilling the cache."""
         self.close()
         # The threads must not keep this object alive: fetching stops when it is garbage-collected.
         fetch, opened = self._blocks.fetch, self._open
@@ -256,12 +256,12 @@ class CachedRanges:
         return file.read(start - block.start, stop - start)
 
     def advance(self) -> None:
-        """Advance the prefetch window by one range, which is being read here or in another process."""
+        """Advance the prefetch window by one range, which this or another process is reading."""
         if self._prefetcher is not None:
             self._prefetcher.advance()
 
     def forget(self, path: str, start: int, stop: int) -> None:
-        """Drop the block that contains these corrupt bytes from memory and disk."""
+        """Drop the block with the corrupt bytes [start, stop) from memory and disk."""
         del stop
         block = self._blocks.at(path, start)
         with self._lock:
@@ -279,7 +279,7 @@ class CachedRanges:
 
 @dataclass(frozen=True, eq=False)
 class _Blocks:
-    """The blocks of files, see `CachedRanges`. size: limit on the bytes of a block; 0: one part per block."""
+    """The blocks of files, see `CachedRanges`. size: maximum bytes per block, or 0 for one part per block."""
 
     store: RemoteStore
     cache: DiskCache
@@ -297,7 +297,7 @@ class _Blocks:
         return Range(path, int(cuts[number]), int(cuts[number + 1]))
 
     def of(self, ranges: Iterable[Range], *, once: bool) -> Iterator[Range]:
-        """Yield the blocks of ranges. once: skip repeats, and stop when all blocks were yielded."""
+        """Yield the block of each range. once: yield no block twice, and stop after yielding all blocks."""
         count = sum(len(cuts) - 1 for cuts in self._cuts.values())
         seen: set[Range] = set()
         for one in ranges:

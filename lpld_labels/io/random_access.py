@@ -68,7 +68,7 @@ def _require_regular(status: os.stat_result) -> None:
 
 
 class ByteSource(Protocol):
-    """An open file. where: its name for error messages. size: its size in bytes when it was opened."""
+    """An open file. where: file name for error messages. size: file size in bytes when it was opened."""
 
     where: str
     size: int
@@ -142,7 +142,7 @@ def open_file(path: str) -> ByteSource:
 
 
 def retry_corrupt(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
-    """Return the result of `read`. After a PoolCorruptError, call `forget` and retry, at most 3 attempts."""
+    """Return the result of `read`. After a PoolCorruptError, call `forget` and retry; at most 3 calls."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return read()

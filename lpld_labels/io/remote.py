@@ -44,7 +44,7 @@ _S3, _HTTP = ("s3", "s3a"), ("http", "https")
 _ENVIRONMENT = ("AWS_", "FSSPEC_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _SIGNED_SECONDS = 3600
 _SIGNED_USE = 600
-"""Seconds to reuse a signed URL: the credentials that signed it may expire before the URL."""
+"""Seconds for which a signed URL is reused. The credentials that signed it may expire before the URL."""
 _REFUSALS = 3
 """Stop using signed URLs after this many refusals in a row."""
 
@@ -54,9 +54,9 @@ class PreconditionError(StoreError):
 
 
 class RemoteStore:
-    """The files below an address. Picklable, fork-safe and thread-safe. timeout: in seconds.
+    """The files below an address. Picklable, fork-safe and thread-safe. timeout: longest wait in seconds.
 
-    shown: address without secrets. conditional: supports conditional writes. lists: can list files.
+    shown: address without secrets. conditional, lists: whether the store has conditional writes, listings.
     """
 
     def __init__(self, address: str) -> None:
@@ -125,7 +125,7 @@ class RemoteStore:
     def put(
         self, path: str, data: bytes, *, digest: str | None = None, condition: Mapping[str, str] | None = None
     ) -> None:
-        """Write or replace a file. digest: hex SHA-256 for S3 to verify. condition: S3 request parameters."""
+        """Write or replace a file. digest: hex SHA-256, verified by S3. condition: S3 request parameters."""
         if not self.conditional:
             self.require_writable()
             self._do(path, lambda client, place: client.system.pipe_file(place, data))
@@ -143,7 +143,7 @@ class RemoteStore:
                 raise
 
     def create(self, path: str, data: bytes, *, digest: str | None = None) -> None:
-        """Write a new file. Raises PreconditionError if it exists. Writers may race, except on S3."""
+        """Write a new file. Raises PreconditionError if the file exists. Only S3 is safe from races."""
         if not self.conditional:
             self.require_writable()
             if self._do(path, lambda client, place: bool(client.system.exists(place))):
@@ -165,7 +165,7 @@ class RemoteStore:
     def send(self, path: str, size: int, pieces: Iterable[bytes | pa.Buffer], *, digest: str) -> None:
         """Write or replace a file that may not fit into memory; large files are sent to S3 in parts.
 
-        If an error occurs, also in `pieces`, the old file is kept. size: total bytes of the pieces.
+        If an error occurs, even in `pieces`, the old file is kept. size: total bytes of the pieces.
         digest: hex SHA-256 of the content, which S3 stores with the file.
         """
         if size <= PART_BYTES:
@@ -187,7 +187,7 @@ class RemoteStore:
         return self._do("", find)
 
     def abort_uploads(self) -> None:
-        """Abort unfinished multipart uploads below the address, and so delete their parts."""
+        """Abort unfinished multipart uploads below the address; the store then deletes their parts."""
         for path, upload in self.unfinished() if self.conditional else ():
             with contextlib.suppress(StoreError, FileNotFoundError):
                 self.call(path, "abort_multipart_upload", UploadId=upload)
@@ -276,7 +276,7 @@ class RemoteStore:
 
 
 def _differs(answer: dict[str, Any], data: bytes) -> bool:
-    """Return whether the ETag differs from the data's MD5; False if it is not an MD5 (KMS encryption)."""
+    """Return whether the ETag differs from the data's MD5. False if the ETag is not an MD5, as with KMS."""
     tag = str(answer.get("ETag", "")).strip('"')
     plain = answer.get("ServerSideEncryption") in (None, "AES256") and len(tag) == 32
     return plain and tag != hashlib.md5(data, usedforsecurity=False).hexdigest()
@@ -302,7 +302,7 @@ def _parts(pieces: Iterable[bytes | pa.Buffer], size: int) -> Iterator[bytes]:
 class Client:
     """A client of a store. system: an fsspec file system or `HttpFiles`.
 
-    Ranges of s3:// files are read through signed URLs, with a third of the overhead of fsspec's client.
+    Byte ranges of s3:// files are read through signed URLs: a third of the overhead of fsspec's client.
     """
 
     def __init__(self, address: str, scheme: str, timeout: float) -> None:
@@ -312,7 +312,7 @@ class Client:
         self._refusals = 0
 
     def read_range(self, place: str, start: int, stop: int) -> pa.Buffer:
-        """Return bytes [start, stop) of a file, or fewer. Raises the client's own errors."""
+        """Return bytes [start, stop) of a file, or fewer if the server sends fewer. Raises client errors."""
         if hasattr(self.system, "read_range"):
             data: pa.Buffer = self.system.read_range(place, start, stop)
             return data

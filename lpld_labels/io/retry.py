@@ -1,7 +1,7 @@
 """Retry requests, and describe permanent failures.
 
-Clients raise their own errors, often chained. They are classified by status code and class name, so that no
-client has to be imported. Clients do not retry by themselves: they would miss wrong bytes in a response.
+Clients raise their own errors, often chained. Errors are classified by status code and class name, so that no
+client has to be imported. Retries inside clients are disabled: a client would not notice wrong bytes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ShortReadError(OSError):
 
 
 def request_timeout() -> float:
-    """Return the timeout of requests: seconds without a connection or without data."""
+    """Return the request timeout: the longest wait in seconds for a connection or for data."""
     text = os.environ.get(TIMEOUT_VARIABLE, "")
     try:
         timeout = float(text or _TIMEOUT)
@@ -73,7 +73,7 @@ def request_timeout() -> float:
 def retry(request: Callable[[], T], *, where: str, attempts: int = ATTEMPTS) -> T:
     """Send a request and return its result; retry after transient errors.
 
-    Raises FileNotFoundError if the file does not exist, StoreError otherwise. where: address for messages.
+    Raises FileNotFoundError if the file is missing, StoreError for other failures. where: address for errors.
     """
     for attempt in range(1, attempts + 1):
         try:

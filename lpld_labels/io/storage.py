@@ -86,7 +86,7 @@ class DigestingFile(io.BufferedWriter):
 def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None = None) -> None:
     """Write a file atomically: readers see either the old content or all of the new content.
 
-    within: directory for the temporary file, on the same file system. A crash may leave the file there.
+    within: directory for the temporary file, on the same file system. A crash may leave a file there.
     """
     _refuse_devices(path)
     temporary = (within or path.parent) / f"{TEMPORARY}{uuid.uuid4().hex}"
@@ -103,7 +103,7 @@ def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None
 
 
 def _refuse_devices(path: Path) -> None:
-    # Writing reports all other errors.
+    # All other errors are reported when the file is written.
     with contextlib.suppress(OSError):
         mode = path.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
@@ -122,7 +122,7 @@ def refuse_links(paths: Iterable[Path]) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename within one file system, and flush both parent directories to disk."""
+    """Rename a file or directory within a file system, and flush both parent directories to disk."""
     with write_errors(target):
         source.replace(target)
         fsync(target.parent)
@@ -130,7 +130,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def refuse_links_out(root: str, paths: Sequence[str]) -> None:
-    """Refuse files whose path leads outside `root` through a symlink. paths: relative to `root`."""
+    """Refuse files whose path leads outside `root` through a symlink. paths: files relative to `root`."""
     top = os.path.realpath(root)
     folders = {path.rsplit("/", 1)[0] for path in paths if "/" in path}
     known = {f"{root}/{path}" for path in (*paths, *folders)}

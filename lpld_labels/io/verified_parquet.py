@@ -32,7 +32,7 @@ _RESTORE = "restore this file"
 class VerifiedParquet:
     """One Parquet file of a pool. Opening verifies its footer; reading verifies the pages it decodes.
 
-    schema: required columns. starts: int64 [groups + 1], first row of each row group, then the row count.
+    schema: required schema. starts: int64 [groups + 1], first row of each row group, then the number of rows.
     """
 
     def __init__(self, file: ByteSource, entry: FileEntry, schema: pa.Schema) -> None:
@@ -49,12 +49,12 @@ class VerifiedParquet:
         return len(self.starts) - 1
 
     def group_of(self, row: int, rows: int) -> tuple[int, int]:
-        """Return the row group that contains rows [row, row + rows), and the offset of `row` in it."""
+        """Return the row group that contains rows [row, row + rows), and the offset of `row` in the group."""
         group = int(self.groups_of(np.array([row]), np.array([rows]))[0])
         return group, row - int(self.starts[group])
 
     def groups_of(self, first: Numbers, rows: npt.NDArray[np.integer[Any]]) -> Numbers:
-        """Return the row group that contains rows [first, first + rows), for each of n spans: int64 [n]."""
+        """Return int64 [n]: for each of n spans, the row group that contains rows [first, first + rows)."""
         groups = np.searchsorted(self.starts, first, side="right") - 1
         inside = (first >= 0) & (groups + 1 < len(self.starts))
         inside[inside] = (first + rows)[inside] <= self.starts[groups[inside] + 1]

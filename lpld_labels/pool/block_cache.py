@@ -39,7 +39,7 @@ class BlockCache(Generic[T]):
             return block
 
     def _after_fork(self) -> None:
-        """Keep the blocks, because they are plain memory."""
+        """Keep the blocks after a fork, because they are plain memory."""
 
     def clear(self) -> None:
         self._blocks.clear()

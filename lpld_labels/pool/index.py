@@ -1,4 +1,4 @@
-"""The in-memory batch index: the batches of a pool, and the place and digest of each."""
+"""The in-memory batch index: the batches of a pool, and the place and digest of each batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _corrupt(problem: str, where: str, **facts: Any) -> PoolCorruptError:
 
 
 class Group(NamedTuple):
-    """A row group of a labels file. offset, bytes: of its payload pages. first_*: counted in its shard."""
+    """A row group of a labels file. offset, bytes: span of payload pages. first_*: counts in the shard."""
 
     offset: int
     bytes: int
@@ -45,8 +45,8 @@ class Group(NamedTuple):
 class BatchIndex:
     """Columns of the batch index, in key order, validated against each other and the manifest.
 
-    epochs, batches, rows, shard: int32 [N]. positions: int32 [N], first_rows: int64 [N], number of batches
-    and of views before each batch in its shard. label_bytes: int32 [N], its share of its row group's bytes.
+    epochs, batches, rows, shard: int32 [N]. positions: int32 [N], number of earlier batches in the shard.
+    first_rows: int64 [N], number of views in those batches. label_bytes: int32 [N], label bytes of a batch.
     """
 
     def __init__(self, table: pa.Table, manifest: Manifest, where: str) -> None:
@@ -123,7 +123,7 @@ class BatchIndex:
                 raise ManifestError(problem, where=where, expected=expected, got=entry.rows)
 
     def _check_places(self, manifest: Manifest, where: str) -> None:
-        """Refuse positions that are not consecutive, and row groups that overlap or leave their file."""
+        """Refuse positions that are not consecutive, and row groups that overlap or exceed their file."""
         order = self._by_shard
         shards = self.shard[order]
         firsts = np.searchsorted(shards, shards)
@@ -156,12 +156,12 @@ class BatchIndex:
 
     @cached_property
     def _by_shard(self) -> npt.NDArray[np.int64]:
-        """Numbers of all batches, sorted by shard and place in it."""
+        """Numbers of all batches, sorted by shard and by position within the shard."""
         return np.argsort(self.shard, kind="stable")
 
     @cached_property
     def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The row group of each batch, and the bounds of each row group in `_by_shard`: [groups + 1]."""
+        """(row group of each batch: [N], bounds of the row groups in `_by_shard`: [groups + 1])."""
         order = self._by_shard
         shards, offsets = self.shard[order], self._group_offset[order]
         changes = np.ones(len(order), bool)
@@ -189,7 +189,7 @@ class BatchIndex:
         return number if number < len(self._order) and self._order[number] == wanted else None
 
     def numbers(self, keys: Iterable[BatchKey]) -> npt.NDArray[np.int64]:
-        """Return the numbers of the batches with these keys, in this order: int64 [n]. All must exist."""
+        """Return the numbers of the batches `keys`, in the same order: int64 [n]. All batches must exist."""
         wanted = np.array([epoch << 32 | batch for epoch, batch in keys], np.int64)
         numbers = np.searchsorted(self._order, wanted)
         there = numbers < len(self._order)
@@ -214,7 +214,7 @@ class BatchIndex:
         )
 
     def strength(self, number: int) -> float | None:
-        """Return the mix strength of a batch with drawn views, or None if it is not mixed."""
+        """Return the mix strength of a batch with drawn views; None if views are stored or not mixed."""
         value: float | None = self._strength[number].as_py()
         return value
 
@@ -248,6 +248,6 @@ class BatchIndex:
         return bytes(self._digests[number].as_py())
 
     def digests(self, numbers: npt.NDArray[np.int64] | None = None) -> list[bytes]:
-        """Return the digests of the batches `numbers`, in this order; None: of all batches in key order."""
+        """Return the digests of the batches `numbers`, in this order. None: all batches, in key order."""
         digests = self._digests.combine_chunks()
         return arrow.binaries(digests if numbers is None else arrow.take(digests, numbers))

@@ -1,8 +1,8 @@
-"""Read payloads from labels files, directly from the pages that the batch index names.
+"""Read payloads from labels files, directly from the pages at the offsets in the batch index.
 
-The header and CRC of each page are checked before its values are used. The footer of the file is not read, so
-the cost of a batch does not depend on the number of shards. Values are zero-copy views of the bytes read,
-unless a page holds several binary values.
+The header and CRC of a page are checked before its values are used. File footers are not read, so the time to
+read a batch does not depend on the number of shards. Values are zero-copy views of the bytes read, unless a
+page holds several binary values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex, Group
 
 _LENGTH = 4
-"""Bytes of the length prefix of a binary value or of a run of levels."""
+"""Size in bytes of the length prefix of a binary value or of a run of levels."""
 
 
 class LabelLayout:
@@ -42,7 +42,7 @@ class LabelLayout:
         self._classes = manifest.header.classes
 
     def files(self) -> dict[str, CutFile]:
-        """Map the path of each labels file to the offsets at which its row groups begin."""
+        """Map the path of each labels file to a `CutFile` whose parts are the row groups."""
         files = {}
         for entry in self._entries:
             groups = self._groups[entry.path]
@@ -75,7 +75,7 @@ class LabelLayout:
 
 
 class LabelFiles:
-    """Reads a pool's labels files. cache_bytes: memory for row groups. open_files: maximum of open files."""
+    """Reads a pool's labels files. cache_bytes: memory for row groups. open_files: limit on open files."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class LabelFiles:
 def _parse_payload(
     pages: pa.Buffer, columns: Sequence[Column], *, rows: int, classes: int, where: str
 ) -> dict[str, Array]:
-    """Return an array of `rows` values per column. pages: contiguous, one per column. classes: list size."""
+    """Return an array of `rows` values per column. pages: one page per column. classes: list size."""
     data = memoryview(pages).cast("B")
     arrays: dict[str, Array] = {}
     start = 0
@@ -177,7 +177,7 @@ def _fixed(body: pa.Buffer, kind: pa.DataType, count: int, where: str) -> Array:
 
 
 def _binary(body: pa.Buffer, start: int, present: npt.NDArray[np.bool_], where: str) -> Array:
-    """Return binary values, stored from `start` on, each as its length and its bytes."""
+    """Return an array of binary values. From `start` on, the body has the length and bytes of each value."""
     data = memoryview(body).cast("B")
     parts: list[memoryview] = []
     ends = [0]
@@ -212,8 +212,8 @@ def _joined(parts: Sequence[memoryview], size: int) -> pa.Buffer:
 def _definition_levels(data: memoryview, rows: int, where: str) -> tuple[npt.NDArray[np.bool_], int]:
     """Return which values of a nullable column are present, and the offset of the first value.
 
-    Levels have one bit, in Parquet's mix of runs (even header: count, value) and packed bits (odd header:
-    groups of eight). A header is a varint of at most three bytes, because there are at most 2^20 rows.
+    Parquet stores levels of one bit as runs of equal levels (even header) or in packed groups of eight (odd
+    header). A header is a varint of at most three bytes, because there are at most 2^20 rows.
     """
     stop = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
     present: list[bool] = []

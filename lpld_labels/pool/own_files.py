@@ -1,7 +1,7 @@
 """Recognise a pool's files and its card. All other files are the user's and are never deleted or replaced.
 
-If a manifest proves that a directory is a pool, every name that the format allows is ours. With a damaged
-manifest, only names that our own writers use are ours.
+If a valid manifest proves that a directory is a pool, we own all files with names that the format allows.
+If the manifest is damaged, we own only files with names that our own writers use.
 
 The card, README.md, is not part of the pool. Its last line is a comment with the digest of the text above,
 so that an edited card is never overwritten.
@@ -37,7 +37,7 @@ _CARD_DIGEST = re.compile(rb"<!-- lpld-labels card ([0-9a-f]{64}) -->\n")
 
 
 def require_own_files(pool: Path) -> None:
-    """Refuse a directory that is read-only, or has symlinks or files that are not part of a pool."""
+    """Refuse a directory that is read-only, has symlinks, or has files that are not part of a pool."""
     if not os.path.lexists(pool):
         return
     if not pool.stat().st_mode & stat.S_IWUSR:
@@ -59,13 +59,13 @@ def not_a_pool(where: Path) -> PoolConflictError:
 
 
 def own_paths(paths: Sequence[str]) -> set[str]:
-    """Return the subset of the paths at an address that belongs to a pool, without its card."""
+    """Return the paths that belong to a pool, except its card. paths: all file paths at an address."""
     proven = schema.MANIFEST_FILE in paths
     return {path for path in paths if path == schema.MANIFEST_FILE or _is_own(path, proven=proven)}
 
 
 def delete_unnamed(pool: Path, named: Collection[str]) -> None:
-    """Delete our batch indices and packed images that a manifest does not name."""
+    """Delete our batch indices and packed images that are not in `named`, the paths in the manifest."""
     for path in [*sorted(pool.glob("batches-*.parquet")), *sorted(pool.glob(f"{schema.PACKED_DIRECTORY}/*"))]:
         name = path.relative_to(pool).as_posix()
         if name not in named and _OUR_PATHS.fullmatch(name):

@@ -1,7 +1,7 @@
 """Image files inside a pool: random access, packing from a folder, and copying from another pool.
 
 Packed files are written atomically, before the manifest that names them. Their names and contents depend only
-on the images. A note in OUT.partial describes each packed file, so interrupted work resumes.
+on the images. A note in OUT.partial describes each packed file, so that interrupted work can be resumed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from lpld_labels.pool.reader import PoolReader
 
 OPEN_FILES = 64
 CACHE_BYTES = 8 * 1024 * 1024
-"""Memory for row groups, as neighbours in the image table are often read together."""
+"""Memory for cached row groups. Neighbours in the image table are often read together."""
 GROUP_BYTES = 256 * 1024
-"""A row group ends with the image that reaches this size. Small, as reading an image reads its row group."""
+"""A row group ends with the image that reaches this size. Reading one image reads a whole row group."""
 FILE_BYTES = 256 * 1024 * 1024
 """A packed file ends with the row group that reaches this size."""
 _NOTE = f"{TEMPORARY}packed-"
@@ -45,7 +45,7 @@ _NOTE = f"{TEMPORARY}packed-"
 
 
 class Images(Protocol):
-    """Image files by row of an image table."""
+    """Image files, read by their row in an image table."""
 
     @property
     def table(self) -> ImageTable: ...
@@ -60,7 +60,7 @@ class ImageCarrier(Protocol):
 
 
 class PackedImages:
-    """Images inside a pool by image table row, verified by digest. Picklable, fork-safe and thread-safe."""
+    """Reads and verifies images inside a pool, by image table row. Picklable, fork-safe and thread-safe."""
 
     def __init__(self, pool: PoolReader) -> None:
         self.table = pool.images
@@ -86,7 +86,7 @@ class PackedImages:
     def problems(self, entry: FileEntry) -> Iterator[str]:
         number = self._entries.index(entry)
         file, row = self._opened(number), int(self._starts[number])
-        # No image is larger than its file.
+        # Image bytes must be uncompressed: then no image can be larger than its file.
         file.chunks(plain=("image.bytes",))
         for group in range(file.groups):
             table = file.read(group)
@@ -251,7 +251,7 @@ def _image_bytes(table: pa.Table) -> list[bytes]:
 
 
 def _resumed(pool: Path, within: Path, table: ImageTable, first: int) -> FileEntry | None:
-    """Return the intact packed file that interrupted work left for images from `first` on, or None."""
+    """Return the entry of an intact packed file that starts at image `first`, or None if there is none."""
     for note in sorted(within.glob(f"{_NOTE}{first:08d}-*.json")):
         entry = convert(from_json(note.read_bytes(), where=str(note)), FileEntry, where=str(note))
         path = pool / entry.path

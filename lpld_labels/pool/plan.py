@@ -35,17 +35,17 @@ from lpld_labels.pool.views import require_drawn, require_readable_views
 
 @dataclass(frozen=True)
 class Shard:
-    """The work for one shard. items: argument of the source. batches: how many the source yields for them."""
+    """The work for one shard. items: argument of the source. batches: number of batches to expect."""
 
     items: tuple[Any, ...]
     batches: int
 
 
 class BatchSource(Protocol):
-    """Yields the batches of a shard, in any order; picklable.
+    """Yields the batches of a shard, in any order. Must be picklable.
 
-    An optional `begin(number)` is called once per process, with its worker number on the machine, and returns
-    the source to use.
+    A source may have a method `begin(number)`: each worker process calls it once, with the number of the
+    worker on its machine, and uses the source that it returns.
     """
 
     def __call__(self, items: Sequence[Any], /) -> Iterator[EncodedBatch | Skipped]: ...
@@ -53,14 +53,14 @@ class BatchSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PoolPlan:
-    """A new pool, or more batches for an existing one.
+    """Plan of a new pool, or of more batches for an existing pool.
 
-    out: its local directory. header: with the complete lineage, including this command's step.
-    views: whether the pool stores its views or readers draw them. shards: in key order.
-    settings: the command's settings and input digests as JSON values; like the fields above, in `identity`.
+    out: local directory of the pool. header: has the complete lineage, including the step of this command.
+    views: whether the pool stores its views or readers draw them. shards: work, in key order.
+    settings: settings and input digests of the command as JSON values; part of `identity`.
     base: manifest of the pool at `out` that gets more batches; None for a new pool.
-    packed: puts image files into the pool. content_digest: of the finished pool, if known.
-    most_bytes: a larger pool is not published. notes: added to the last step of lineage.
+    packed: writes image files into the pool. content_digest: expected digest of the pool, if known.
+    most_bytes: larger pools are not published. notes: parameters to add to the last lineage step.
     """
 
     out: Path
@@ -91,7 +91,7 @@ class PoolPlan:
         return sum(shard.batches for shard in self.shards)
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that decides the result, as JSON values."""
+        """Return everything that determines the finished pool, as JSON values."""
         return {
             "settings": self.settings,
             **pool_identity(self.header, self.codec, self.images, self.views),
@@ -102,7 +102,7 @@ class PoolPlan:
         }
 
     def recut(self, counts: Sequence[int]) -> PoolPlan:
-        """Return the plan with the shards of unfinished work, given the number of items in each."""
+        """Return the plan, cut into the same shards as unfinished work. counts: number of items per shard."""
         if list(counts) == [len(shard.items) for shard in self.shards]:
             return self
         items = [item for shard in self.shards for item in shard.items]
@@ -118,14 +118,14 @@ class PoolPlan:
         return replace(self, shards=[Shard(tuple(islice(rest, count)), count) for count in counts])
 
     def writer(self, directory: Path) -> ShardWriter:
-        """Return a writer of shards that can be sent to other processes. directory: OUT.partial."""
+        """Return a picklable writer of the plan's shards. directory: path of OUT.partial."""
         header = replace(self.header, lineage=())
         return ShardWriter(directory, replace(self, header=header, shards=(), base=None, packed=None))
 
 
 @dataclass(frozen=True, eq=False)
 class ShardWriter:
-    """Writes shards of a plan: the worker of a job with tasks (number, shard)."""
+    """Worker that writes the shards of a plan. Its tasks are (shard number, shard)."""
 
     directory: Path
     plan: PoolPlan
@@ -135,8 +135,8 @@ class ShardWriter:
         return view_constraints(self.plan.header, self.plan.images, self.plan.views)
 
     def do(self, task: tuple[int, Shard], *, again: bool) -> Steps:
-        """Write one shard, counting its batches; return its number."""
-        del again  # Nothing is kept of a shard that was interrupted.
+        """Write one shard and return its number; yield numbers of batches done."""
+        del again  # An interrupted shard leaves nothing to resume.
         number, shard = task
         batches: list[EncodedBatch] = []
         skipped: list[Skipped] = []
@@ -182,7 +182,7 @@ class ShardWriter:
 
 
 def cut_evenly(keys: Sequence[BatchKey], size: int) -> list[Shard]:
-    """Return shards of `size` batches each. The items of a shard are the keys."""
+    """Cut keys into shards of `size` batches; the last may be smaller. The items of a shard are its keys."""
     parts = [tuple(keys[start : start + size]) for start in range(0, len(keys), size)]
     return [Shard(part, len(part)) for part in parts]
 
@@ -190,7 +190,7 @@ def cut_evenly(keys: Sequence[BatchKey], size: int) -> list[Shard]:
 def cut_by_size(
     keys: Sequence[BatchKey], rows: npt.NDArray[np.integer[Any]], label_bytes: npt.NDArray[np.integer[Any]]
 ) -> list[Shard]:
-    """Return shards of keys, each closed at the first batch that reaches a limit of the format."""
+    """Cut keys into shards. Each shard ends with the first batch that reaches a limit of the format."""
     shards, start, weight, views = [], 0, 0, 0
     for end, (more_rows, more_bytes) in enumerate(zip(rows.tolist(), label_bytes.tolist(), strict=True), 1):
         weight += more_bytes
@@ -203,12 +203,12 @@ def cut_by_size(
 
 
 def raw_batches_per_shard(header: PoolHeader) -> int:
-    """Return the number of batches of float16 labels in a shard."""
+    """Return how many full batches of float16 labels fill a shard; at least 1."""
     return max(1, SHARD_LABEL_BYTES // (2 * header.classes * header.batch_size))
 
 
 def pool_identity(header: PoolHeader, codec: Codec, images: ImageTable, views: Views) -> dict[str, Any]:
-    """Return what all batches of a pool have in common, without the lineage, as JSON values."""
+    """Return what all batches of a pool have in common, except the lineage, as JSON values."""
     described = asdict(header)
     del described["lineage"]
     return {
@@ -223,7 +223,7 @@ def pool_identity(header: PoolHeader, codec: Codec, images: ImageTable, views: V
 def require_alike(
     expected: Mapping[str, Any], got: Mapping[str, Any], *, where: object, problem: str, hint: str
 ) -> None:
-    """Refuse pools with different identities. expected, got: from `pool_identity`."""
+    """Refuse pools with different identities. expected, got: results of `pool_identity`."""
     for name, wanted, found in differences(expected, got):
         raise PoolConflictError(
             f"{problem}: field '{name}' differs", where=where, expected=wanted, got=found, hint=hint

@@ -1,9 +1,9 @@
-"""The files of a pool, verified before use: complete files by their digest, Parquet files by their footer.
+"""The files of a pool, verified before use: whole files by their digest, Parquet files by their footer.
 
-`PoolFiles` reads a directory, `RemoteFiles` an address. Without a cache, `RemoteFiles` fetches pages and
-files whenever they are read. With a cache, it keeps files on disk, and labels in blocks (`CachedRanges`).
-Remote bytes that differ from the manifest may have been corrupted in transit: they are fetched again before
-the pool is reported as corrupt.
+`PoolFiles` reads from a directory, `RemoteFiles` from an address. Without a cache, `RemoteFiles` fetches data
+on every read. With a cache, it keeps whole files on disk, except labels files: these are kept in blocks
+(`CachedRanges`). Remote bytes that differ from the manifest may have been corrupted in transit: they are
+fetched again before the pool is reported as corrupt.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from lpld_labels.pool.label_pages import LabelLayout
 
 _CHUNK = 1 << 22
 _MOST = MAX_JSON_BYTES + 1
-"""Maximum bytes to read of a manifest or card: one above the limit, so that larger files are refused."""
+"""Maximum bytes to read of a manifest or card: one more than allowed, so that larger files are refused."""
 
 
 class PoolFiles:
-    """The files of a pool in a directory; base class for files elsewhere."""
+    """The files of a pool in a directory; base class of `RemoteFiles`."""
 
     def __init__(self, location: Location) -> None:
         self._location = os.fspath(location)
@@ -90,7 +90,7 @@ class PoolFiles:
         path = self.at(entry.path)
         size = size_of_regular(path)
         if size is not None:
-            # A symlink may lead to another file.
+            # Check the size, because a symlink may lead to another file.
             require_size(entry, size, path)
         return file_chunks(path)
 
@@ -107,7 +107,7 @@ class PoolFiles:
         """Set the offsets at which labels files may be split into blocks for caching."""
 
     def prefetch(self, layout: LabelLayout, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
-        """Fetch the data of these batches in the background, in this order, if files are remote."""
+        """Fetch the batches `numbers` in the background, in this order, if the files are remote."""
 
     def advance(self) -> None:
         """Advance the prefetch window by one batch."""
@@ -179,7 +179,7 @@ class RemoteFiles(PoolFiles):
         return retry_corrupt(lambda: b"".join(map(memoryview, self._fetched(entry))))
 
     def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
-        """Yield a file in pieces, from the cache if there is one, else fetched ahead from the store."""
+        """Yield a file in pieces, from the cache, or prefetched from the store if there is no cache."""
         return self._pieces(entry) if self._cache is None else file_chunks(self._kept(entry, self._cache))
 
     def open(self, entry: FileEntry) -> ByteSource:
@@ -194,7 +194,7 @@ class RemoteFiles(PoolFiles):
             self._cached = CachedRanges(self.store, self._cache, layout.files(), check=layout.check)
 
     def prefetch(self, layout: LabelLayout, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
-        """Fetch in the background; if there is a cache, fetch complete views files first."""
+        """Fetch batches in the background. If there is a cache, fetch whole views files first."""
         cache = self._cache
         missing = [entry for entry in views if cache and not cache.path(entry.digest).exists()]
         if cache is not None and missing:
@@ -263,7 +263,7 @@ def read_table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> pa.Tabl
 
 
 def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -> bool:
-    """Copy a missing file into a pool, via a temporary file in `within`; return whether it was missing."""
+    """Copy a file into a pool, via a temporary file in `within`. Return False if it was already there."""
     target = pool / entry.path
     if is_intact(target, entry):
         return False
@@ -297,7 +297,7 @@ def temporary_path(within: Path) -> Iterator[Path]:
 
 
 def no_manifest(location: str, *, staged: bool) -> NotAPoolError:
-    """Return the error for a location without pool.json. staged: there is unfinished work."""
+    """Return the error for a location without pool.json. staged: whether unfinished work is there."""
     return NotAPoolError(
         "not a label pool: no pool.json",
         where=location,

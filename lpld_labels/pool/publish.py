@@ -1,8 +1,8 @@
 """Publish finished shards as a pool.
 
-Every step can be interrupted and repeated. A new pool is completed in OUT.partial/pool, its manifest last,
-and then renamed to OUT. To add to a pool, new files are moved into it, then its manifest is replaced, then
-files that only the old manifest names are deleted. Readers see no change until the manifest is replaced.
+Every step can be interrupted and repeated. A new pool is completed in OUT.partial/pool, where its manifest is
+written last, and then renamed to OUT. To extend a pool, new files are moved in, its manifest is replaced,
+and files that only the old manifest names are deleted. Readers see no change until the manifest is replaced.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def publish(
         created_by=f"lpld-labels {__version__}",
     )
     text = readable_text(manifest, where=work.out)
-    # What opening the pool checks.
+    # Run the checks that opening the pool would run.
     where, tables_of, kind = str(work.out), plan.codec.tables(), header.label_kind
     BatchIndex(index, manifest, where).check_label_rows(manifest, by_view=plan.codec.granularity == "view")
     restore_codec(manifest.codec, tables_of, classes=header.classes, label_kind=kind, where=where)
@@ -115,7 +115,7 @@ def publish(
 
 
 def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
-    """Add notes and skipped input (`holes`) to the last lineage step; refuse a pool if all was skipped."""
+    """Add notes and skipped input (`holes`) to the last lineage step; refuse if all input was skipped."""
     skipped = [one for record in records for one in record.skipped]
     if skipped and not any(record.files for record in records):
         raise LabelSourceError(
@@ -130,7 +130,7 @@ def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
 
 
 def put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
-    """Complete a new pool, rename it into place, then delete the old pool. text: the manifest."""
+    """Complete a new pool, rename it into place, then delete the old pool. text: manifest file."""
     with write_errors(work.out):
         write_atomically(work.pool / schema.MANIFEST_FILE, text, within=work.directory)
         _mark(work, text)
@@ -182,7 +182,7 @@ def _shard_files(base: Manifest | None, records: Sequence[ShardRecord]) -> list[
 
 
 def _merged_index(out: Path, base: Manifest | None, records: Sequence[ShardRecord]) -> pa.Table:
-    """Return the batch index of old and new shards in key order. Shards are numbered in labels file order."""
+    """Return the index of old and new batches in key order. Shards are numbered by labels file paths."""
     paths = [entry.path for entry in _shard_files(base, records) if entry.role == "labels"]
     number = {path: np.int32(place) for place, path in enumerate(paths)}
     parts = [_renumbered(record.index, number[record.files[-1].path]) for record in records]
@@ -213,7 +213,7 @@ def _renumbered(index: pa.Table, shard: npt.NDArray[np.int32] | np.int32) -> pa.
 
 
 def _write_index(work: Unfinished, index: pa.Table) -> FileEntry:
-    """Write the batch index under a new name, so that an old manifest keeps its old index."""
+    """Write the batch index under a new name, so that the old manifest still has the old index."""
     data = index_file(index)
     digest = bytes_digest(data)
     path = f"batches-{digest[:8]}.parquet"
@@ -256,7 +256,7 @@ def _components(
 
 
 def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
-    """Return views per image, not counting mixing partners: int64 [images]. numbers: batches; None: all."""
+    """Count views per image, without mixing partners: int64 [images]. numbers: batches, or None for all."""
     counted = np.ones(len(pool), np.bool_)
     if numbers is not None:
         counted[:] = False
@@ -279,7 +279,7 @@ def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = No
 
 
 def coverage_of(views: npt.NDArray[np.int64], classes: npt.NDArray[np.int32]) -> Coverage:
-    """Return the coverage of images. views, classes: [images], number of views and class of each image."""
+    """Return the coverage of n images. views, classes: [n], number of views and class of each image."""
     if not len(views):
         return Coverage(minimum=0, median=0.0, maximum=0, images=0, classes=0)
     return Coverage(

@@ -43,10 +43,10 @@ class PoolReader(Shown):
     check_sizes: fail on opening if a file is missing or has the wrong size.
     open_shards: how many shards to keep open. Two are enough for sequential reads.
     cache: keeps files of a remote pool on disk (`lpld_labels.io.disk_cache`).
-    image_folder: folder of the labelled images, to show views in notebooks; None if the pool contains them.
+    image_folder: folder of the labelled images, to show views in notebooks; needed if the pool has no images.
 
     Opening reads and verifies only the manifest, the batch index and codec tables. Readers can be pickled
-    and survive fork, so PyTorch workers can use them; threads may share one.
+    and survive fork, so PyTorch workers can use them. Threads may share a reader.
 
     Public: manifest, header, classes, codec, keys, images, read, read_views, read_labels, close. All other
     members are internal to this library and may change.
@@ -169,14 +169,14 @@ class PoolReader(Shown):
     def iterate(
         self, keys: Iterable[tuple[int, int]] | None = None, *, dtype: npt.DTypeLike | None = None
     ) -> Iterator[LabelBatch]:
-        """Yield batches in the order given, or in key order."""
+        """Yield the batches `keys` in this order. None: all batches, in key order."""
         for key in self.keys if keys is None else keys:
             yield self.read(key, dtype=dtype)
 
     def __iter__(self) -> Iterator[LabelBatch]:
         return self.iterate()
 
-    # Methods that take the number of a batch in the index
+    # Methods that use the number of a batch in the index
 
     def find(self, key: tuple[int, int]) -> int:
         name = BatchKey(*key)
@@ -224,7 +224,7 @@ class PoolReader(Shown):
         self._files.advance()
 
     def digest_of(self, batch_digests: Sequence[bytes]) -> str:
-        """Return the content digest this pool would have with batches of these digests, in key order."""
+        """Return the content digest that this pool would have with the given batch digests, in key order."""
         return pool_digest(
             self.header,
             codec=self.codec.name,
@@ -237,7 +237,7 @@ class PoolReader(Shown):
         return VerifiedParquet(self.files.open(entry), entry, schema)
 
     def with_cache(self, cache: DiskCache) -> PoolReader:
-        """Return a reader that caches remote files on disk; `self` if it has a cache or the pool is local."""
+        """Return a reader that caches remote files on disk: `self` if the pool is local or already cached."""
         if self._settings["cache"] is not None or not is_address(self._address):
             return self
         return PoolReader(self._address, **{**self._settings, "cache": cache})

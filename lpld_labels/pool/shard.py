@@ -1,8 +1,8 @@
 """Shards, the unit of work: a bounded number of batches, written as one views file and one labels file.
 
-A shard is collected in memory and written into OUT.partial (unfinished.py) in this order: its files under
-temporary names, the rename to their final names in `pool/`, its record. A shard without a record is written
-again. File names depend on the content alone, so writing a shard twice does no harm.
+A shard is collected in memory. Its files are written into OUT.partial (unfinished.py) under temporary names,
+then renamed to their final names in `pool/`, and then its record is written. A shard without a record is
+written again. File names depend only on the content, so writing a shard twice does no harm.
 
 A views file has one row per view; a labels file has the payloads, in row groups of complete batches.
 """
@@ -48,7 +48,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
-    """An encoded batch. views_digest: first 8 bytes. constraints: met by its views; None if unchecked."""
+    """An encoded batch. views_digest: first 8 bytes. constraints: checked for the views; None: unchecked."""
 
     views: ViewBatch
     payload: Payload
@@ -91,7 +91,7 @@ class ShardRecord:
     """A finished shard.
 
     files: empty if all batches were skipped. components: bytes of the files by component.
-    index: its rows of the batch index, with shard number 0. images: int32 [rows], the image of each view.
+    index: rows of the batch index, with shard number 0. images: int32 [rows], the image of each view.
     """
 
     files: tuple[FileEntry, ...] = ()
@@ -123,7 +123,7 @@ class ShardRecord:
 
     @staticmethod
     def parse(data: bytes, *, where: str) -> ShardRecord | None:
-        """Return the record in a file's bytes; None if it is damaged or of an older version."""
+        """Parse a record file; return None if it is damaged or from an older version of this library."""
         digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
         if hashlib.sha256(body).digest() != digest:
             return None
@@ -156,7 +156,7 @@ def write_shard(
     views: schema.Views,
     skipped: Sequence[Skipped] = (),
 ) -> None:
-    """Write shard `number` durably into OUT.partial, its record last."""
+    """Write shard `number` durably into `directory` (OUT.partial); write its record last."""
     with write_errors(directory):
         record = ShardRecord(skipped=tuple(skipped))
         if batches:
@@ -222,7 +222,7 @@ def _new_file(pool: Path, path: str) -> Iterator[DigestingFile]:
 
 
 def _index_rows(batches: Sequence[EncodedBatch], places: npt.NDArray[np.int64], *, drawn: bool) -> pa.Table:
-    """Return index rows with shard 0. places: int64 [batches, 2], offset and bytes of payload pages."""
+    """Return index rows with shard number 0. places: int64 [batches, 2], (offset, bytes) of payload pages."""
     count, rows = len(batches), [batch.views.rows for batch in batches]
     sizes = np.array([batch.nbytes for batch in batches])
     strengths = [batch.views.mix.strength if drawn and batch.views.mix else None for batch in batches]
@@ -285,7 +285,7 @@ def _parquet_writer(
 
 
 def views_file_bytes(batches: Sequence[ViewBatch]) -> int:
-    """Return the size of a views file of these batches."""
+    """Return the size in bytes of a views file of these batches."""
     sink = pa.MockOutputStream()
     write_views(sink, batches)
     return int(sink.size())
@@ -302,21 +302,21 @@ def write_labels(
 ) -> list[int]:
     """Write a labels file of batches in key order; return how many batches each row group has.
 
-    rows: views of each batch. sizes: bytes of each payload.
+    rows: number of views per batch. sizes: bytes per payload.
     """
     columns = label_schema(codec, classes)
     groups = list(_groups(rows, sizes, schema.LABEL_BYTES_PER_GROUP))
     # Payloads are either incompressible or compressed by the codec; keys are a few bytes per group.
     with _parquet_writer(sink, columns, compression="none", dictionary=["epoch", "batch"]) as writer:
         tables = (_label_rows(keys[group], payloads[group], columns) for group in groups)
-        # Row groups of equal size share a call: its overhead is as large as the write itself.
+        # Write row groups of equal size in one call: a call costs as much as the write itself.
         for size, alike in groupby(tables, key=lambda table: table.num_rows):
             writer.write_table(pa.concat_tables(list(alike)), row_group_size=size)
     return [group.stop - group.start for group in groups]
 
 
 def _payload_places(footer: bytes, held: Sequence[int], *, keys: int) -> npt.NDArray[np.int64]:
-    """Return the offset and bytes of payload pages, int64 [batches, 2]. keys: columns before the payload."""
+    """Return (offset, bytes) of payload pages per batch: int64 [batches, 2]. keys: number of key columns."""
     metadata = parquet_files.footer_metadata(footer)
     places = []
     for number in range(metadata.num_row_groups):
@@ -340,14 +340,14 @@ def _label_rows(keys: Sequence[BatchKey], payloads: Sequence[Payload], fields: p
             parts = [pa.array(key_columns[column.name], column.type)]
         else:
             parts = [payload[column.name] for payload in payloads]
-        # Lists read from pages have a fixed size. A cast to the same type would take as long as writing.
+        # Only lists from pages (fixed size) need a cast. A needless cast would take as long as writing.
         kind = column.type
         columns.append(pa.chunked_array([part if part.type == kind else part.cast(kind) for part in parts]))
     return pa.Table.from_arrays(columns, schema=fields)
 
 
 def _groups(rows: Sequence[int], weights: Sequence[int], limit: int) -> Iterator[slice]:
-    """Yield slices of batches; each ends with the first batch whose summed weights reach the limit."""
+    """Yield slices of batches. Each slice ends with the batch at which its summed weights reach the limit."""
     start = weight = held = 0
     for number, (count, more) in enumerate(zip(rows, weights, strict=True)):
         if held + count > MAX_GROUP_ROWS:

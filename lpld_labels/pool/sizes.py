@@ -1,4 +1,4 @@
-"""Estimates of pool sizes: the bytes of all files that a manifest names, and of the manifest."""
+"""Estimates of pool sizes in bytes: all files that a manifest names, and the manifest itself."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from lpld_labels.format.manifest import FileRole, Manifest
 from lpld_labels.format.schema import SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
 from lpld_labels.pool.reader import PoolReader
 
-# Upper limits in bytes: the batch index, one of its rows, another step of lineage.
+# Upper limits in bytes: a batch index without rows, a row of a batch index, an added lineage step.
 _INDEX_FILE = 2800
 _INDEX_ENTRY = 38
 _PRUNE_STEP = 800
-# Schemas and footers of a views file and a labels file.
+# Upper limit on the bytes of the schemas and footers in a shard: one views file and one labels file.
 _SHARD_FILES = 7000
 
 _MARGIN = 1.005
-"""Upper limit of the error of estimates from rates, as a factor."""
+"""Safety factor for sizes that are estimated in proportion to batches or rows."""
 _INTERPOLATIONS = 8
-"""Steps of a search before it bisects."""
+"""Number of interpolation steps in a search before it bisects."""
 _SPREADS = 3.0
-"""Upper limit of a sum of batches, in standard deviations above its estimate."""
+"""Distance of an upper limit from its estimate, in standard deviations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeModel:
-    """Upper limit of a pool's size.
+    """Upper limit on a pool's size. All fields except `sampled` are in bytes.
 
-    fixed: bytes of image table, packed images, codec tables and manifest. per_shard: of a shard's files
-    without batches. views_per_row, labels_per_row: including their share of the container. spread: standard
-    deviation of labels_per_row between batches, measured on `sampled` batches. per_incomplete: extra bytes
-    of an incomplete batch.
+    fixed: image table, packed images, codec tables and manifest. per_shard: files of a shard without batches.
+    views_per_row, labels_per_row: size per row, with a share of the container. spread: standard deviation of
+    labels_per_row between batches, measured on `sampled` batches. per_incomplete: extra size of an
+    incomplete batch.
     """
 
     fixed: int
@@ -52,18 +52,18 @@ class SizeModel:
         return self.labels_per_row * rows + _SPREADS * error
 
     def total(self, batches: int, rows: int, *, incomplete: int = 0) -> int:
-        """Return the upper limit for a pool of these batches. incomplete: how many are incomplete."""
+        """Return the upper limit for `batches` batches with `rows` rows. incomplete: incomplete batches."""
         labels = self.labels(batches, rows) + self.per_incomplete * incomplete
         shards = self.per_shard * _shards(labels, rows, batches)
         return math.ceil(self.fixed + _index_bytes(batches) + shards + labels + self.views_per_row * rows)
 
 
 def part_bytes(pool: PoolReader, numbers: npt.NDArray[np.integer[Any]]) -> int:
-    """Return an upper limit of a pool's bytes with these batches as stored. Reads only manifest and index."""
+    """Return an upper limit on the bytes of a pool of the batches `numbers`. Reads no shard files."""
     index, manifest = pool.index, pool.manifest
     count, rows = len(numbers), int(index.rows[numbers].sum(dtype=np.int64))
     labels = int(index.label_bytes[numbers].sum(dtype=np.int64))
-    # Everything else in shard files: container and views.
+    # All other bytes of shard files: containers and views.
     others = _bytes_of(manifest, "labels", "views") - int(index.label_bytes.sum(dtype=np.int64))
     share = max(count / max(len(index), 1), rows / max(manifest.counts.rows, 1))
     shards = _shards(labels, rows, count)
@@ -76,14 +76,14 @@ def part_bytes(pool: PoolReader, numbers: npt.NDArray[np.integer[Any]]) -> int:
 
 
 def pool_bytes(manifest: Manifest) -> int:
-    """Return the size of a pool: all its files and the manifest."""
+    """Return the size of a pool in bytes: all files in the manifest, and the manifest itself."""
     return sum(entry.bytes for entry in manifest.files) + len(manifest.dump())
 
 
 def most_within(budget: int, most: int, weight: Callable[[int], int], *, start: int = 0) -> tuple[int, int]:
-    """Return (n, weight of n): the largest n up to `most` whose weight fits the budget.
+    """Return (n, weight(n)) for the largest n <= `most` with weight(n) <= `budget`.
 
-    If 1 does not fit: (0, weight of 1). weight: almost linear in n. start: a first guess.
+    If weight(1) exceeds the budget, return (0, weight(1)). weight: almost linear. start: first guess of n.
     """
     fits, fails, rounds, before = 0, most + 1, 0, (0, 0)
     count, least = min(start or (most + 1) // 2, most), 0

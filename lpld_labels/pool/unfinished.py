@@ -50,7 +50,7 @@ def partial_directory(out: Path) -> Path:
 
 
 class Unfinished:
-    """The locked unfinished work on a pool. Use `unfinished` to create it."""
+    """Unfinished work on a pool, locked by this process. Create it with `unfinished`."""
 
     def __init__(self, out: Path, descriptor: int, *, shared: bool = False) -> None:
         self.out = out
@@ -71,7 +71,7 @@ class Unfinished:
         self._finish(bare=begun == [PLAN] and not shared)
 
     def _finish(self, *, bare: bool) -> None:
-        """Delete the remains of published work. bare: an interrupted deletion has left only the plan."""
+        """Delete the remains of published work. bare: an earlier deletion has left only the plan."""
         mark, manifest = self.directory / PUBLISHED, self.out / MANIFEST_FILE
         published = mark.is_file() and manifest.is_file() and mark.read_text() == file_digest(manifest)
         if published:
@@ -87,9 +87,9 @@ class Unfinished:
     def begin(
         self, identity: Mapping[str, Any], cut: Sequence[int] = (), *, overwrite: bool = False
     ) -> list[int]:
-        """Begin work, or resume work of the same identity; return the number of items of each shard.
+        """Begin work, or resume work of the same identity. Return the number of items per shard.
 
-        cut: number of items of each shard of new work. overwrite: delete unfinished work of another identity.
+        cut: number of items per shard, for new work. overwrite: delete unfinished work of another identity.
         """
         wanted = as_json(identity)
         plan = {"format": _FORMAT, "identity": wanted, "cut": list(cut)}
@@ -151,7 +151,7 @@ class Unfinished:
         return found
 
     def _is_whole(self, record: ShardRecord) -> bool:
-        """Return whether the files of a shard are intact, here or already moved into the pool."""
+        """Return whether all files of a shard are intact, whether here or already moved into the pool."""
         for entry in record.files:
             path = self.pool / entry.path
             if not is_intact(path if path.exists() else self.out / entry.path, entry):
@@ -159,7 +159,7 @@ class Unfinished:
         return True
 
     def alone(self) -> bool:
-        """Try to lock for this process only; return False if another process works here."""
+        """Try to get an exclusive lock; return False if another process works here."""
         with contextlib.suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         return try_lock(self._descriptor, fcntl.LOCK_EX)
@@ -178,9 +178,9 @@ class Unfinished:
 
 @contextlib.contextmanager
 def unfinished(out: Path, *, shared: bool = False) -> Iterator[Unfinished]:
-    """Lock the unfinished work on a pool, delete the remains of published work, and yield it.
+    """Lock and yield the unfinished work on a pool, after deleting the remains of published work.
 
-    shared: other processes may share the lock. The directory is created, and removed at the end if empty.
+    shared: other processes may share the lock. OUT.partial is created, and removed at the end if empty.
     """
     directory = partial_directory(out)
     refuse_links([directory])
@@ -201,7 +201,7 @@ def as_json(values: Mapping[str, Any]) -> Any:
 
 
 def differences(found: Any, wanted: Any) -> list[tuple[str, str, str]]:
-    """Return (field, found, wanted) for each difference of two JSON documents; probes have a tolerance."""
+    """Return (field, found, wanted) for each difference of two JSON documents. Probes may differ slightly."""
     return sorted(_differences(found, wanted, ""), key=lambda one: (one[0].endswith(PROBE), one))
 
 

@@ -53,7 +53,7 @@ class _Block:
 
 
 class StoredViews:
-    """Checked views from views files. Caches `cache_bytes` of row groups; keeps `open_files` files open."""
+    """Reads and checks views files. Caches `cache_bytes` of row groups; keeps `open_files` files open."""
 
     def __init__(self, pool: PoolReader, *, cache_bytes: int, open_files: int) -> None:
         self._pool = pool
@@ -63,7 +63,7 @@ class StoredViews:
         self._groups = np.full(len(pool), _UNKNOWN, np.int32)
 
     def views(self, number: int) -> ViewBatch:
-        """Return the views of a batch, read-only: its arrays are views into the row group."""
+        """Return the views of a batch. The arrays are read-only, because the row group's memory is shared."""
         shard = int(self._index.shard[number])
         if self._groups[number] == _UNKNOWN:
             inside = self._index.in_shard(shard)
@@ -74,7 +74,7 @@ class StoredViews:
         return self._blocks.get((shard, group), lambda: self._read(shard, group)).batch(number)
 
     def images(self, number: int) -> IntArray:
-        """Return the images of a batch: int32 [B]."""
+        """Return the image table rows of a batch's views: int32 [B]."""
         return self.views(number).images
 
     def clear(self) -> None:
@@ -95,18 +95,18 @@ class StoredViews:
 
 
 class DrawnViews:
-    """Views drawn again from (seed, epoch, batch) as SPEC.md defines, and compared with their digests."""
+    """Draws views from (seed, epoch, batch) as SPEC.md defines, and compares them with their digests."""
 
     def __init__(self, pool: PoolReader, *, cache_bytes: int) -> None:
         self._pool = pool
         self._drawn: BlockCache[ViewBatch] = BlockCache(cache_bytes, _bytes_of)
 
     def views(self, number: int) -> ViewBatch:
-        """Return the views of a batch, read-only: its arrays are shared."""
+        """Return the views of a batch. The arrays are read-only, because callers share them."""
         return self._drawn.get(number, lambda: self._draw(number))
 
     def images(self, number: int) -> IntArray:
-        """Return the images of a batch, int32 [B], without drawing the rest of its views."""
+        """Return the image table rows of a batch's views, int32 [B], without drawing the other columns."""
         key, header = self._pool.index.key(number), self._pool.header
         return draw_images(
             len(self._pool.images),
@@ -153,7 +153,7 @@ def _bytes_of(views: ViewBatch) -> int:
 
 
 def require_drawn(views: ViewBatch, header: PoolHeader, images: ImageTable) -> None:
-    """Refuse a batch for a pool with drawn views unless drawing gives exactly these views."""
+    """Refuse views that a pool with drawn views cannot have: drawing must give exactly these views."""
     key = views.key
     problem = header.augmentation.drawing_problem() and "their augmentation cannot be drawn"
     if header.seed is None:
@@ -181,7 +181,7 @@ _FEATURES = {
 
 
 def check_views(table: pa.Table, pool: PoolReader, numbers: Long, *, where: str) -> None:
-    """Refuse rows of a views file that are invalid or are not exactly the batches `numbers`, in order."""
+    """Refuse a views table with invalid rows, or with batches other than `numbers`, in this order."""
     index = pool.index
     rows = index.rows[numbers].astype(np.int64)
     if table.num_rows != int(rows.sum()):

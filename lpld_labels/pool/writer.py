@@ -1,6 +1,6 @@
 """Write pools batch by batch: append batches in any order, then commit once.
 
-This is for programs that do not know their batches in advance; commands make a plan (plan.py).
+This is for programs that do not know their batches in advance. Commands use a `PoolPlan` (plan.py) instead.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class PoolWriter:
 
     path: local directory of the pool, which must not exist yet.
     views: whether the pool stores its views, or readers draw them (`require_drawn`).
-    packed: puts image files into the pool.
-    shard_bytes, shard_batches: a shard closes at the first batch at or above these.
+    packed: function that writes image files into the pool.
+    shard_bytes, shard_batches: a shard ends with the first batch that reaches one of these limits.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class PoolWriter:
             self._open = stack.pop_all()
 
     def __contains__(self, key: object) -> bool:
-        """Whether a batch was appended, now or before an interruption."""
+        """Return whether a batch was appended by this writer, or before an interruption."""
         return key in self._keys
 
     def append(self, batch: LabelBatch) -> None:
@@ -117,7 +117,7 @@ class PoolWriter:
     def commit(self, *, lineage: tuple[LineageStep, ...] | None = None) -> Manifest:
         """Publish the pool with all appended batches, and return its manifest.
 
-        lineage: replaces the header's.
+        lineage: replaces the lineage in the header.
         """
         self._flush()
         plan = self._plan

@@ -1,4 +1,4 @@
-"""Sources that copy or re-encode batches of existing pools, and plans of pools made from them."""
+"""Sources that copy or re-encode batches of existing pools, and plans of new pools with these batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lpld_labels.transforms.outputs import pool_path
 
 @dataclass(frozen=True)
 class CopiedBatches:
-    """Yields batches of several pools as stored; items are keys."""
+    """Yields batches of several pools as stored. The items of a shard are keys."""
 
     pools: tuple[PoolReader, ...]
 
@@ -35,7 +35,7 @@ class CopiedBatches:
 
 @dataclass(frozen=True)
 class EncodedBatches:
-    """Yields batches of a pool with their labels re-encoded; items are keys."""
+    """Yields batches of a pool with re-encoded labels. The items of a shard are keys."""
 
     pool: PoolReader
     codec: Codec
@@ -60,10 +60,10 @@ def transform_plan(
     views: Views | None = None,
     most_bytes: int | None = None,
 ) -> PoolPlan:
-    """Return the plan of a pool made of batches of `pool`.
+    """Return the plan of a new pool with batches of `pool`.
 
-    step: appended to the lineage. keys: in key order; None for all. codec: None to copy labels as stored.
-    bytes_per_row: estimated size of labels in `codec`. views: stored or drawn; None for the same as `pool`.
+    step: new lineage step. keys: batches, in key order; None for all. codec: None to copy labels as stored.
+    bytes_per_row: estimated bytes per label row in `codec`. views: None for the same as in `pool`.
     """
     keys = pool.keys if keys is None else keys
     numbers = pool.index.numbers(keys)

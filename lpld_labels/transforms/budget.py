@@ -1,7 +1,7 @@
-"""How many batches of a pool fit a budget.
+"""Find the size of a pool before it is written, to know how many batches fit a budget.
 
-Compressed views and Parquet's containers have no exact formula. Small pools are therefore written to a
-temporary directory and weighed; for large ones an upper limit is close enough.
+There is no exact formula for the size of compressed views and Parquet containers. Small pools are therefore
+written to a temporary directory and weighed. For large pools, an upper limit is close enough.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.pipeline import run_plan
 
-WEIGHED_BYTES, WEIGHED_BATCHES = 16 * 1024 * 1024, 2048  # Of labels and of a small pool.
+WEIGHED_BYTES, WEIGHED_BATCHES = 16 * 1024 * 1024, 2048  # Limits on pools to weigh.
 
 
 @dataclass(frozen=True, eq=False)
 class Scales:
-    """Weighs pools made from another; reads and encodes each batch once. Use one for each codec."""
+    """Weighs pools made from `pool`. Encodes each batch only once, so each codec needs its own object."""
 
     pool: PoolReader
     _held: dict[BatchKey, EncodedBatch] = field(default_factory=dict)
 
     def suit(self, budget: int, estimate: int) -> bool:
-        """Whether pools of about `estimate` batches within a budget are small enough to write."""
+        """Return whether pools of about `estimate` batches within a budget are small enough to weigh."""
         labels = int(self.pool.index.label_bytes.sum(dtype="int64"))
         return min(budget, labels) <= WEIGHED_BYTES and estimate <= WEIGHED_BATCHES
 
     def weigh(self, plan_for: Callable[[Path], PoolPlan]) -> int:
-        """Return the bytes of a pool. plan_for: makes the plan of a pool at a path."""
+        """Return the bytes of a pool. plan_for: function that returns the plan of the pool for a path."""
         with tempfile.TemporaryDirectory(prefix="lpld-labels-") as folder:
             plan = plan_for(Path(folder) / "pool")
 

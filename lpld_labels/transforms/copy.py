@@ -50,9 +50,9 @@ def copy_pool(
 ) -> Copied:
     """Copy a pool to a directory or an address, or merge pools that have no batch in common.
 
-    images: the labelled image folder, to pack into the new pool; every image is checked first.
-    overwrite: replace another pool that is there. progress: called with (done, total) bytes of files, or
-    batches if pools are merged or images added. image_progress: called with (done, total) images packed.
+    images: folder of labelled images to pack into the new pool; every image is checked first.
+    overwrite: replace another pool that is there. progress: called with (done, total) bytes; with batches
+    if pools are merged or images added. image_progress: called with (done, total) images packed.
     """
     locations = [pools] if isinstance(pools, (str, os.PathLike)) else list(pools)
     if not locations:
@@ -95,7 +95,7 @@ def merge_pools(
     """Write one pool with the batches of several pools, copied as stored, and return its manifest.
 
     The pools must have the same images, teachers, settings and codec, and no batch in common.
-    images: to pack into the new pool. A single pool keeps its lineage.
+    images: images to pack into the new pool. A single pool keeps its lineage.
     """
     first = pools[0]
     lineage = first.header.lineage if len(pools) == 1 else (_step(pools),)
@@ -150,7 +150,7 @@ def merge_pools(
 
 
 def _places(pools: Sequence[PoolReader]) -> dict[BatchKey, tuple[PoolReader, int]]:
-    """Map each key to its pool and the batch's number in it; refuse a key that two pools have."""
+    """Map each key to (its pool, its batch number in that pool). Refuse a key that two pools have."""
     places: dict[BatchKey, tuple[PoolReader, int]] = {}
     for pool in pools:
         for number, key in enumerate(pool.keys):
@@ -182,7 +182,7 @@ def _step(pools: Sequence[PoolReader]) -> LineageStep:
 
 
 def unpack_images(images: PackedImages, out: Location, *, progress: Progress | None = None) -> int:
-    """Write a pool's images to a new folder, via FOLDER.partial; return how many were written.
+    """Write a pool's images to a new folder, via FOLDER.partial; return the number written.
 
     Paths come from the image table, which allows only paths that stay below the folder on every system.
     """

@@ -26,7 +26,7 @@ from lpld_labels.transforms.settings import EncodeSettings
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class EncodeResult(Result):
-    """before, after: sizes in bytes. fidelity: on rows not used for fitting; None if labels were copied."""
+    """before, after: pool bytes. fidelity: on rows not used to fit the codec; None if labels were copied."""
 
     manifest: Manifest
     before: int
@@ -108,6 +108,6 @@ def refuse_lossy(pool: PoolReader, *, accept: bool) -> None:
 
 
 def require_drawable(pool: PoolReader, views: Views | None) -> None:
-    """Refuse drawn views for a pool whose stored views were not drawn from its seed (checks one batch)."""
+    """Refuse drawn views if the pool's stored views were not drawn from its seed. Checks one batch only."""
     if views == "drawn" and pool.manifest.views == "stored" and len(pool):
         require_drawn(pool.views_at(0), pool.header, pool.images)

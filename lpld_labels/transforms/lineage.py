@@ -19,7 +19,7 @@ def settings_json(settings: Any) -> dict[str, Any]:
 
 
 def step(operation: str, parent_digest: str | None, settings: Any, **results: Any) -> LineageStep:
-    """Return a lineage step. settings: dataclass of the command. results: JSON values."""
+    """Return a lineage step. settings: the command's dataclass. results: other parameters."""
     return LineageStep(
         operation=operation,
         parent_digest=parent_digest,

@@ -1,6 +1,6 @@
 """Where a command may write: one rule for all commands.
 
-An existing output is refused, unless the same command wrote it or --overwrite is given; an unfinished one is
+An existing output is refused, unless the same command wrote it or --overwrite is given. Unfinished output is
 resumed. Only files that this project wrote are ever replaced. Inputs and outputs never contain each other.
 """
 
@@ -15,7 +15,7 @@ OVERWRITE_HINT = "choose another path, or replace it (--overwrite)"
 
 
 def require_apart(out: Location, *inputs: Location) -> None:
-    """Refuse an output that is an input, is inside one or contains one."""
+    """Refuse an output that is an input, is inside an input or contains an input."""
     for given in inputs:
         relation = _relation(out, given)
         if relation is not None:
@@ -40,7 +40,7 @@ def _relation(out: Location, given: Location) -> str | None:
 
 
 def pool_path(out: Location) -> Path:
-    """Return the absolute path of an output, symlinks resolved, so that OUT.partial is beside the target."""
+    """Return the absolute path of an output without symlinks, so that OUT.partial is beside the target."""
     try:
         return local_path(out).resolve()
     except (OSError, RuntimeError, ValueError) as error:

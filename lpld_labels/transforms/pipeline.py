@@ -1,7 +1,7 @@
 """Write a new pool from a plan, the last step of build, prune, encode, merge, import and plan.
 
 An executor writes the missing shards, then the pool is published. After an interruption, the same command
-resumes with the missing shards. After publication, it finds its pool and does nothing.
+resumes with the missing shards. After publication, the command finds the pool and does nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def run_plan(
     overwrite: replace another pool or other unfinished work. progress: called with (done, total) batches.
     """
     manifest = run_part(plan, (0, 1), executor=executor, overwrite=overwrite, progress=progress)
-    return cast("Manifest", manifest)  # The only part is the last one.
+    return cast("Manifest", manifest)  # A single part is always the last one.
 
 
 def run_part(
@@ -52,7 +52,7 @@ def run_part(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest | None:
-    """Write part (i, n): the shards whose number modulo n is i. The part that finishes last publishes.
+    """Write part (i, n): all shards k with k % n == i. The part that finishes last publishes the pool.
 
     Return the manifest, or None if other parts are not finished.
     """
@@ -121,7 +121,7 @@ def _name(task: tuple[int, Shard]) -> str:
 
 
 def _published(plan: PoolPlan, *, overwrite: bool) -> Manifest | None:
-    """Return the manifest at `plan.out` if it is the plan's result, None if not yet; refuse another pool."""
+    """Return the manifest of the plan's pool, or None if missing. Refuse other pools unless `overwrite`."""
     found = manifest_there(plan.out, overwrite=overwrite)
     if found is None:
         return None
@@ -180,7 +180,7 @@ def manifest_there(out: Path, *, overwrite: bool) -> Manifest | None:
 
 
 def made_by(found: Manifest, step: LineageStep | None) -> bool:
-    """Return whether a pool's last lineage step is `step`; the pool's may have more parameters (results)."""
+    """Return whether a pool's last lineage step is `step`, ignoring the result parameters of the pool."""
     last = found.header.lineage[-1] if found.header.lineage else None
     if last is None or step is None:
         return last is step

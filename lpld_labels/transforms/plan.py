@@ -1,8 +1,8 @@
 """Plan a byte budget: how far to prune and which codec to use, so that everything fits.
 
-Pruning decides how many views stay, a codec how many bytes each takes. For each codec setting, the plan lists
-the largest number of batches that fits the budget, and the measured fidelity. It recommends the row with the
-most views among those that keep enough of each label. Applying a row prunes and encodes in one step.
+Pruning decides how many views stay; a codec decides the bytes per view. For each codec setting, the plan has
+a row with the largest number of batches that fits the budget, and the measured fidelity. Of the rows that
+keep enough of each label, it recommends the one with the most views. Applying a row prunes and encodes.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ FIDELITIES = (0.99, 0.97, 0.95, 0.90, 0.80)
 MEASURED_SLACK = 0.001
 """Tolerance of measured fidelities: a codec fitted to 0.97 may measure 0.9695 on other rows."""
 ROUNDS = 2
-"""How often a codec is fitted: the number of rows decides the basis, and the basis how many rows fit."""
+"""Number of fits per codec. The basis depends on the number of rows, and how many rows fit on the basis."""
 _Fitting = tuple[PrunePlan | None, int]
-"""What to prune (None: nothing), and the bytes of the pool then."""
+"""(prune plan, or None to keep all batches; bytes of the resulting pool)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlanRow:
-    """One way to fit the budget. reason: why it is recommended, or empty.
+    """One way to fit the budget. reason: why this row is recommended; empty if it is not.
 
-    codec: None where labels are copied. asked: the fidelity it was fitted to, or None.
-    pruned: None to keep all batches, incomplete ones too. bytes: upper limit of the pool's size.
+    codec: None to copy the labels. asked: fidelity that the codec was fitted to, or None.
+    pruned: None to keep all batches, even incomplete batches. bytes: upper limit on the pool's size.
     """
 
     name: str
@@ -72,7 +72,7 @@ class PlanRow:
 
     @property
     def ratio(self) -> float:
-        """Prune ratio that keeps as many batches."""
+        """Prune ratio that keeps the same number of batches."""
         if self.pruned is None:
             return 1.0
         return ratio_that_keeps(self.batches, len(self.pruned.candidates))
@@ -102,7 +102,7 @@ class PlanRow:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BudgetPlan:
-    """Ways to fit a budget, most views first; one is recommended. minimum: share of information to keep."""
+    """Ways to fit a budget, most views first. minimum: share of information that a good row keeps."""
 
     settings: PlanSettings
     minimum: float
@@ -114,7 +114,7 @@ class BudgetPlan:
 
 
 def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress | None = None) -> BudgetPlan:
-    """Find the most batches of each codec setting that fit the budget.
+    """Find the largest number of batches that fits the budget, for each codec setting.
 
     A fitted codec (``klt``) has a row for each fidelity of FIDELITIES and for the minimum.
     progress: called with (done, total) codec settings.
@@ -152,7 +152,7 @@ def apply_plan(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write the recommended row, or `row`, unless written before. progress: (done, total) batches."""
+    """Write the pool of `row`, or of the recommended row. progress: called with (done, total) batches."""
     pool_plan = _pool_plan(pool, plan.settings, row or plan.recommended, out)
     step = pool_plan.header.lineage[-1]
     require_output(out, pool.location, overwrite=overwrite, step=step)
@@ -181,7 +181,7 @@ def _pool_plan(pool: PoolReader, settings: PlanSettings, row: PlanRow, out: Loca
         codec=row.codec,
         bytes_per_row=row.trial.payload_per_row,
         views=settings.views,
-        # A pool that fits is kept whole: the step of lineage that the copy adds is not its weight.
+        # A pool that fits is copied whole. The lineage step that the copy adds does not count.
         most_bytes=None if row.pruned is None and row.codec is None else settings.budget,
     )
 
@@ -192,7 +192,7 @@ def applied_step(pool: PoolReader, settings: PlanSettings) -> LineageStep:
 
 
 def image_bytes(folder: str | Path, images: ImageTable) -> int:
-    """Return the bytes of the pool's images in a folder."""
+    """Return the total bytes of a pool's images in a folder."""
     total = 0
     for path in images.paths:
         file = Path(folder) / path
@@ -206,12 +206,12 @@ def image_bytes(folder: str | Path, images: ImageTable) -> int:
 
 
 def _fidelities(name: str, minimum: float) -> list[float | None]:
-    """Return the fidelities to fit a codec to, one plan row each; [None] if it is not a fitted codec."""
+    """Return the fidelities to fit a codec to, one plan row each; [None] if the codec is not fitted."""
     return [*sorted({*FIDELITIES, minimum}, reverse=True)] if codec_kind(name).fitted else [None]
 
 
 class _Planner:
-    """Makes the rows of a plan from one sample. smallest: fewest bytes of one batch, if none fits."""
+    """Makes the rows of a plan from one sample. smallest: bytes of a one-batch pool, if that is too large."""
 
     def __init__(self, sample: LabelSample, settings: PlanSettings) -> None:
         self._sample, self._pool, self._settings = sample, sample.pool, settings
@@ -220,7 +220,7 @@ class _Planner:
         self.smallest = 0
 
     def rows(self, name: str, fidelity: float | None) -> list[PlanRow]:
-        """Return the row of a codec setting; none if no batch fits, or the fidelity is out of reach."""
+        """Return [row] for a codec setting; [] if no batch fits or the fidelity is out of reach."""
         pool, views = self._pool, self._settings.views
         codec: Codec | None = None
         if name == pool.codec.spec and views in (None, pool.manifest.views):
@@ -251,7 +251,7 @@ class _Planner:
     def _weighed(
         self, row: Callable[[PrunePlan | None], PlanRow], estimate: _Fitting | None
     ) -> _Fitting | None:
-        """Replace the estimate of a row by what fits when it is written, if the pool is small."""
+        """Find what fits by writing pools, if they are small. Otherwise, return the estimate."""
         pool, settings, most, scales = self._pool, self._settings, self._everything.count, Scales(self._pool)
         if estimate is not None and estimate[0] is None and row(None).codec is None:
             return estimate  # A copy of the pool, whose size is known.
@@ -276,7 +276,7 @@ class _Planner:
         return self._fit(size + extra, lambda count: self._everything.resized(count).most_bytes + extra)
 
     def _encoded(self, name: str, fidelity: float | None) -> tuple[Codec | None, _Fitting | None]:
-        """Return another codec, and how much fits in it."""
+        """Return a setting's codec, and what fits the budget in it; (None, None) if out of reach."""
         counts, full = self._pool.manifest.counts, self._pool.header.batch_size
         rows = counts.rows
         for _ in range(1 if fidelity is None else ROUNDS):

@@ -1,13 +1,13 @@
 """Prune a pool: choose which batches stay, then copy them as stored.
 
-Payloads are copied without decoding, so every row is bit-identical to its parent's, and random pruning reads
-only the labels it keeps.
+Payloads are copied without decoding: the remaining rows stay bit-identical, and random pruning reads only the
+labels that it keeps.
 
-Random order is the order of `batch_ranks`, and every order but `uniform` is a fixed sequence of which a
-prefix is kept. So a harder pruning is a subset of a milder one.
+Random order is the order of `batch_ranks`. Every order except `uniform` is a fixed sequence, and its first
+batches are kept. So harder pruning keeps a subset of the batches that milder pruning keeps.
 
-Metrics are the paper's five ways to call a batch easy or hard; high is easy. Per view, with z its logits
-and y the class of its own image, averaged over the batch's views:
+Metrics are the paper's five measures of how easy a batch is; high is easy. A metric is computed per view,
+from the logits z of the view and the class y of its own image, and averaged over the views of the batch:
 
 correct       share of views with argmax z = y
 diff          |z1 - z2|, the gap between the two largest logits
@@ -15,8 +15,8 @@ diff_signed   z_y - max of the other classes' logits; negative where the teacher
 cut_ratio     the batch's stored mixing ratio, i.e. the weight of the view itself; 1 where nothing was mixed
 confidence    the largest softmax value
 
-A pool of probabilities p has z = log p, which differs from the logits by a shift per row only. A
-probability of 0 counts as the smallest half, 2^-24, so that averages are finite.
+If a pool has probabilities p, then z = log p, which differs from the logits only by a shift per row. A
+probability of 0 counts as the smallest float16, 2^-24, so that averages are finite.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ Floats = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.integer]
 
 _WHOLE_EPOCH = MAX_INDEX + 1
-"""The batch number that ranks an epoch; no batch has it."""
+"""Replaces the batch number where whole epochs are ranked; no batch has this number."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrunePlan:
-    """Which batches stay. candidates, kept: index numbers in key order. scores: high is easy, or None."""
+    """Which batches stay. candidates, kept: batch numbers in key order. scores: per candidate, or None."""
 
     pool: PoolReader
     settings: PruneSettings
@@ -94,7 +94,7 @@ class PrunePlan:
             raise InvalidArgumentError(
                 "cannot keep that many batches", expected=f"1 to {len(candidates)}", got=count
             )
-        # A unit is what is kept or dropped as one: a batch, or an epoch.
+        # Units are ranked as a whole. A unit is a batch or an epoch.
         epochs, batches = index.epochs[candidates], index.batches[candidates]
         starts = np.arange(len(candidates))
         if self.settings.level == "epoch":
@@ -128,7 +128,7 @@ class PrunePlan:
 
 
 def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress | None = None) -> PrunePlan:
-    """Decide which batches stay; incomplete ones only if there are no others. Only metrics read labels.
+    """Decide which batches stay: only complete batches, if there are any. Only metrics read labels.
 
     progress: called with (done, total) batches while metrics are computed.
     """
@@ -162,7 +162,7 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
 
 
 def too_small(budget: int, least: int) -> InvalidArgumentError:
-    """Return the error of a budget below `least`, the bytes of a pool of one batch."""
+    """Return the error for a budget below `least`, the size in bytes of a pool of one batch."""
     return InvalidArgumentError(
         "budget is too small for even one batch",
         expected=f"at least {least + 20} bytes",  # Lineage records the budget's digits.
@@ -226,7 +226,7 @@ def kept_count(candidates: int, ratio: float) -> int:
 
 
 def ratio_that_keeps(kept: int, candidates: int) -> float:
-    """Return a ratio at which this many of the candidates stay."""
+    """Return a ratio at which `kept` of the candidates stay."""
     ratio = candidates / kept
     # A quotient that was rounded up would keep one less.
     return ratio if kept_count(candidates, ratio) == kept else math.nextafter(ratio, 0)
@@ -243,7 +243,7 @@ def _evenly_spaced(order: Places, sizes: Places, count: int) -> Places:
 
 
 def correct(logits: Floats, classes: Classes) -> Floats:
-    """Return 1.0 where the largest logit is the image's own class: float32 [B]."""
+    """Return 1.0 for views whose largest logit is at their own class, 0.0 for others: float32 [B]."""
     return np.asarray(logits.argmax(axis=1) == classes, np.float32)
 
 
@@ -254,7 +254,7 @@ def diff(logits: Floats, _: Classes) -> Floats:
 
 
 def diff_signed(logits: Floats, classes: Classes) -> Floats:
-    """Return the own class's logit minus the largest other logit: float32 [B]."""
+    """Return the logit of each view's own class minus the largest other logit: float32 [B]."""
     rows = np.arange(len(logits))
     others = logits.copy()
     others[rows, classes] = -np.inf
@@ -276,7 +276,7 @@ _LABEL_METRICS: Mapping[str, Callable[[Floats, Classes], Floats]] = {
 
 
 def score_batches(pool: PoolReader, places: Places, metric: str, progress: Progress | None = None) -> Scores:
-    """Return float64 [len(places)], each batch's mean over its views; holds one batch at a time."""
+    """Return the mean metric over each batch's views: float64 [len(places)]. Holds one batch at a time."""
     score_of: dict[BatchKey, float] = {}
     keys = pool.index.keys_at(places)
     for key in pool.index.in_file_order(keys):

@@ -1,11 +1,11 @@
 """Copy pools from and to remote addresses. Commands that write pools accept addresses too.
 
-Files that are already there are not sent again. Every file's digest is verified when it is read and when it
+Files that already are at the target are not sent again. Digests are verified when a file is read and when it
 arrives. The manifest is sent last, so an interrupted transfer leaves no pool and can be resumed. The card is
 copied with the pool.
 
 A command first writes its pool to a local staging folder, one per address, and then uploads it. After an
-interruption it resumes from this folder, also during the upload, and a refused upload loses nothing.
+interruption, even of the upload, it resumes from this folder. A refused upload loses nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from lpld_labels.transforms.pipeline import manifest_there
 
 _FILES_AT_ONCE = 4
 _FIXED_ROLES = ("images", "codec")
-"""Roles of files whose names do not depend on contents: two writers may send different bytes to one name."""
+"""Roles of files whose names do not depend on contents: writers may send different bytes to the same name."""
 _OPENING_ROLES = ("batches", "images", "codec")
 Source = TypeVar("Source")
 Rest = ParamSpec("Rest")
@@ -53,7 +53,7 @@ Returned = TypeVar("Returned")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Copied(Result):
-    """Result of a copy. files: number copied. sent: bytes copied. found: bytes that were already there."""
+    """Result of a copy. files, sent: number of files and bytes copied. found: bytes already at the target."""
 
     manifest: Manifest
     files: int
@@ -111,7 +111,7 @@ def send_pool(
     base: bytes | None = None,
     progress: Progress | None = None,
 ) -> Copied:
-    """Send a pool's files to an address. base: the manifest there that this pool extends and may replace."""
+    """Send a pool's files to an address. base: manifest that this pool extends and may replace."""
     text = files.manifest_text()
     manifest = Manifest.parse(text, where=files.at(MANIFEST_FILE))
     there = manifest_at(store)
@@ -149,7 +149,7 @@ def _nothing(manifest: Manifest) -> Copied:
 def _copy_files(
     out: object, manifest: Manifest, copy: Callable[[FileEntry], bool], progress: Progress | None
 ) -> Copied:
-    """Copy all files to `out`, several at a time. copy: returns whether it had to copy the file."""
+    """Copy all files to `out`, several at a time. copy: copies a file; False if it was there."""
     total = sum(entry.bytes for entry in manifest.files)
     done = sent = count = 0
     # Files that reveal another pool at the target go first.
@@ -178,8 +178,8 @@ class Upload:
     """Sends a pool to an address.
 
     old: the manifest to replace, as read when the work began; None if there was none. S3 replaces the
-    manifest only if it is still `old`, so one of two writers wins. On other stores it is compared just before
-    it is replaced; of two simultaneous writers the later one wins.
+    manifest only if it is still `old`, so the first of two writers wins. On other stores, the manifest is
+    compared just before it is replaced, so the later of two simultaneous writers wins.
     """
 
     def __init__(self, store: RemoteStore, old: bytes | None) -> None:
@@ -205,7 +205,7 @@ class Upload:
         try:
             self._store.send(entry.path, entry.bytes, pieces, digest=entry.digest)
         except StoreError:
-            # The writer that publishes aborts the uploads of all others.
+            # A writer that publishes aborts the uploads of all other writers.
             if manifest_at(self._store) != self._old:
                 raise self._late() from None
             raise
@@ -274,7 +274,7 @@ def gathered_at(out: Location) -> Path:
 
 @contextlib.contextmanager
 def destination(out: Location, *, overwrite: bool = False, extend: bool = False) -> Iterator[Path]:
-    """Yield a directory to write to; upload it if `out` is an address. extend: fetch the pool there first."""
+    """Yield a directory to write to; upload it if `out` is an address. extend: fetch the old pool first."""
     if not is_address(out):
         yield local_path(out)
         return
@@ -290,7 +290,7 @@ def destination(out: Location, *, overwrite: bool = False, extend: bool = False)
             send_pool(PoolFiles(path), store, overwrite=overwrite, base=base if extend else None)
             shutil.rmtree(path)
         elif (path / MANIFEST_FILE).exists():
-            # The pool at the address already is the result.
+            # The pool at the address is already the result.
             shutil.rmtree(path)
 
 
@@ -308,7 +308,7 @@ def writes_pools(
 
 
 def _is_complete(path: Path) -> bool:
-    """Return whether a folder has a manifest and all files in it, each of the right size."""
+    """Return whether a folder has a manifest and all files that it names, each of the right size."""
     if not (path / MANIFEST_FILE).is_file():
         return False
     manifest = Manifest.parse((path / MANIFEST_FILE).read_bytes(), where=str(path))
@@ -317,7 +317,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _fetch(text: bytes | None, store: RemoteStore, path: Path, *, whole: bool) -> None:
-    """Fetch a pool: all files if `whole`, else those read on opening. text: its manifest; None if no pool."""
+    """Fetch a pool: all files if `whole`, else those read on opening. text: manifest, or None if no pool."""
     if path.exists():
         shutil.rmtree(path)
     if text is None:
@@ -336,7 +336,7 @@ def _fetch(text: bytes | None, store: RemoteStore, path: Path, *, whole: bool) -
 
 @contextlib.contextmanager
 def _naming_address(store: RemoteStore, path: Path) -> Iterator[None]:
-    """Make errors name the address instead of its staging folder."""
+    """Make errors name the address instead of the staging folder."""
     try:
         yield
     except LabelPoolError as error:

@@ -30,10 +30,10 @@ from lpld_labels.transforms.settings import (
 
 FIT_VALUES = 1 << 25
 FIT_ROWS = (8192, 65536)
-"""Fit on FIT_VALUES label values (33,554 rows of 1000 classes), with this minimum and maximum of rows."""
+"""Minimum and maximum rows to fit on. Between these, FIT_VALUES values (33,554 rows of 1000 classes)."""
 TUNE_VALUES = 1 << 21
 TUNE_ROWS = (768, 4096)
-"""The same for tuning, which decodes these rows about a dozen times."""
+"""The same limits for tuning, which decodes each row about a dozen times."""
 MEASURE_ROWS = 4096
 WEIGHED_BATCHES = 16
 
@@ -45,7 +45,7 @@ _TABLE_ENTRY = 260
 class LabelSample:
     """Random batches of a pool, read on first use. Rows for fitting are not used to tune or measure.
 
-    Below four batches, tuning and measuring share one. Of a single batch, even rows are for fitting.
+    Pools below four batches tune and measure on the same batch. Of a single batch, even rows are for fitting.
     """
 
     def __init__(self, pool: PoolReader, settings: EncodeSettings | PlanSettings) -> None:
@@ -80,11 +80,11 @@ class LabelSample:
 
     @cached_property
     def _measure(self) -> list[LabelArray]:
-        """Label blocks [B, C] to measure codecs on; no codec was fitted to their rows."""
+        """Label blocks [B, C] to measure codecs on; no codec was fitted to these rows."""
         return self._read(self._keys["measure"]) or self._tune
 
     def _read(self, keys: Sequence[BatchKey]) -> list[LabelArray]:
-        # Copies: a view from the reader keeps its row group in memory.
+        # Copy: an array from the reader would keep its row group in memory.
         return [np.array(self.pool.read_labels(key)) for key in keys]
 
     def codec(
@@ -123,7 +123,7 @@ class LabelSample:
         )
 
     def weigh(self, codec: Codec) -> SizeModel:
-        """Return a model of pool size. Files of n and 2n batches separate per-file from per-row bytes."""
+        """Return a size model. The sizes of files of n and 2n batches give the bytes per file and per row."""
         manifest = self.pool.manifest
         payloads = [codec.encode(block).payload for block in self._weighed]
         sizes = [len(block) for block in self._weighed]
@@ -147,7 +147,7 @@ class LabelSample:
 
     @cached_property
     def _weighed(self) -> list[LabelArray]:
-        """Label blocks to estimate sizes with: those with the most rows, at most WEIGHED_BATCHES."""
+        """Label blocks for estimating sizes: up to WEIGHED_BATCHES of the blocks with the most rows."""
         blocks = self._read(self._measured_keys)
         most = max(map(len, blocks))
         return [block for block in blocks if len(block) == most][:WEIGHED_BATCHES]

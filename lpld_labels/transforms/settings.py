@@ -14,7 +14,7 @@ from lpld_labels.settings import Setting, check_settings
 DEFAULT_FIDELITY = 0.97
 DEFAULT_TEMPERATURE = 20.0
 DEFAULT_MIN_FIDELITY = 0.95
-"""Best for students at the size of f16 pruned 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
+"""Best for students, at the size of f16 pruned 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
 
 
 FromLossy = Annotated[bool, Setting("Accept a pool whose labels are already in a lossy codec.")]
@@ -41,7 +41,7 @@ class Amount:
 
     @classmethod
     def of_any(cls, size: int | str | Amount, *, images: bool) -> Amount:
-        """Return the size given as a number of bytes, as text or as an Amount."""
+        """Return a size as an Amount. size: number of bytes, text or Amount."""
         if isinstance(size, int):
             return cls(number=size, of="bytes")
         return cls.parse(size, images=images) if isinstance(size, str) else size
