@@ -142,7 +142,7 @@ class BatchMaker:
         )
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor on the training device. If it is copied, the original may be overwritten at once."""
+        """Return the tensor on the training device. If copied, the original may be overwritten at once."""
         if self.device.type == "cpu":
             return tensor
         if self.device.type == "cuda":

@@ -7,7 +7,7 @@ First: the label batches of an epoch, in order. The paper's improved label pool 
 |----------------|------------------------------------------------------------------|------------------------|
 | batches        | L batches drawn from all of the pool, with replacement           | ILP: the main results  |
 | epochs         | one stored epoch drawn with replacement, in stored order         | without ILP            |
-| epoch-by-epoch | number (epoch mod E) of the E stored epochs that remain          | no pruning: 1x         |
+| epoch-by-epoch | the stored epoch at index (epoch mod E) of the E in the pool     | no pruning: 1x         |
 | shuffled       | the next L batches of endless shuffles of the pool: the default  | not used               |
 | stored         | the next L batches in key order; starts over at the pool's end   | not used               |
 
@@ -17,8 +17,8 @@ shorter epochs.
 
 Second: steps and shares. The rows of an epoch's label batches are concatenated. With W processes and b rows
 per batch, step s covers rows [s * b * W, (s + 1) * b * W). Process r takes the r-th block of b rows, so a
-step has the same rows in the same order as with one process and b * W rows. A shorter last step is also shared
-evenly (unless drop_last), so all processes make the same number of steps; at most W - 1 rows at an epoch's
+step has the same rows in the same order as with one process and b * W rows. A shorter last step is shared
+evenly, too (unless drop_last), so all processes make the same number of steps; at most W - 1 rows at an epoch's
 end are dropped. If batches are whole label batches, a unit is a label batch instead of a row and b is 1:
 process r takes label batch s * W + r in step s.
 
@@ -156,7 +156,7 @@ class Schedule:
         return usable[np.flatnonzero(stored == survivors[chosen])]
 
     def _shuffled(self, epoch: int, count: int) -> Integers:
-        """Return an epoch's L entries of the concatenated shuffles. Shuffle k has the random key (seed, k)."""
+        """Return an epoch's L entries of the concatenated shuffles. The key of shuffle k is (seed, k)."""
         start, stop = epoch * self.batches_per_epoch, (epoch + 1) * self.batches_per_epoch
         first, last = start // count, (stop - 1) // count
         shuffles = [
