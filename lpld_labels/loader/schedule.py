@@ -18,7 +18,7 @@ shorter epochs.
 Second: steps and shares. The rows of an epoch's label batches are concatenated. With W processes and b rows
 per batch, step s covers rows [s * b * W, (s + 1) * b * W). Process r takes the r-th block of b rows, so a
 step has the same rows in the same order as with one process and b * W rows. A shorter last step is shared
-evenly, too (unless drop_last), so all processes make the same number of steps; at most W - 1 rows at an epoch's
+evenly (unless drop_last), so all processes make the same number of steps; at most W - 1 rows at an epoch's
 end are dropped. If batches are whole label batches, a unit is a label batch instead of a row and b is 1:
 process r takes label batch s * W + r in step s.
 
