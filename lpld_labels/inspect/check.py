@@ -264,7 +264,7 @@ class _Check:
         return intact and len(self._problems) == before
 
     def _label_pages(self, pool: PoolReader, entry: FileEntry, shard: int) -> Iterator[str]:
-        """Yield where a labels file, read by its footer as other programs do, differs from the batch index."""
+        """Yield where a labels file, read by its footer as others do, differs from the batch index."""
         columns = pool.codec.payload_columns(pool.classes)
         names = [column.name for column in columns]
         file = pool.open_parquet(entry, label_schema(pool.codec, pool.classes))
