@@ -84,7 +84,7 @@ def histogram(
     counted: str,
     whole: bool = False,
 ) -> Chart:
-    """Return a histogram: counts [n], edges [n + 1]. whole: integers; from edge a to b, count a to b - 1."""
+    """Return a histogram. counts: [n]. edges: [n + 1]. whole: values are integers below the upper edge."""
     across = Scale(low=edges[0], high=edges[-1], start=_LEFT, end=WIDTH - _RIGHT)
     up = scale(counts, _FLOOR, _TOP)
     ticks = [(value, value) for value in across.ticks(4)]

@@ -264,7 +264,7 @@ class _Check:
         return intact and len(self._problems) == before
 
     def _label_pages(self, pool: PoolReader, entry: FileEntry, shard: int) -> Iterator[str]:
-        """Yield where a labels file, read by its footer as others do, differs from the batch index."""
+        """Yield how a labels file differs from the batch index when it is read by its Parquet footer."""
         columns = pool.codec.payload_columns(pool.classes)
         names = [column.name for column in columns]
         file = pool.open_parquet(entry, label_schema(pool.codec, pool.classes))
@@ -316,7 +316,7 @@ def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
 def _other_payload(
     pool: PoolReader, file: VerifiedParquet, shard: int, number: int, group: Group
 ) -> str | None:
-    """Return a problem if Arrow, which reads by the footer, gets another payload of a row group, or None."""
+    """Return a problem if a row group's payload differs when Arrow reads it by the file's footer, else None."""
     direct = pool.label_files.block(shard, group)
     table = file.read(number, list(direct))
     for name, array in direct.items():

@@ -27,7 +27,7 @@ class Relation:
     """How two pools are related. first, second: names of the pools. text: the relation in words.
 
     steps: the operations that made `second` from `first` according to its lineage, or ().
-    shared: number of batches with the same key. identical: number of these with the same digest, too.
+    shared: number of keys that both pools have. identical: number of these with equal digests, too.
     """
 
     first: str
@@ -108,7 +108,7 @@ def pool_names(locations: Sequence[str]) -> list[str]:
 
 
 def _relations(pools: Mapping[str, PoolReader]) -> Iterator[Relation]:
-    """Yield the relation of each pair of pools; `first` is the parent if one was made from the other."""
+    """Yield the relation of each pair of pools; `first` is the parent if the other was made from it."""
     batches = {
         name: dict(zip(pool.keys, map(pool.index.digest, range(len(pool))), strict=True))
         for name, pool in pools.items()
@@ -160,7 +160,7 @@ def _step(step: LineageStep) -> str:
 
 
 def _fidelity(pool: PoolReader, pools: Mapping[str, PoolReader]) -> tuple[str | None, Fidelity | None]:
-    """Return a lossless pool with the same views, preferably an ancestor, and the fidelity to it, if any."""
+    """Find a lossless pool with the same views, preferably an ancestor. Return its name and the fidelity."""
     if pool.codec.lossless:
         return None, None
     header = pool.header

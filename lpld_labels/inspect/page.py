@@ -56,7 +56,7 @@ def jpeg_uri(picture: Image.Image, quality: int) -> str:
 
 
 def require_page_place(path: Path, *inputs: Location) -> None:
-    """Refuse a path that overlaps an input, or has something other than a page that lpld-labels wrote."""
+    """Raise if a path overlaps an input, or holds anything but a page that lpld-labels wrote."""
     require_apart(path, *inputs)
     ours = not path.exists()
     if path.is_file():

@@ -206,7 +206,7 @@ def _whole_numbers(
 def _cards(
     pool: PoolReader, facts: PoolFacts, sample: Sample, store: ImageStore | None
 ) -> list[dict[str, Any]]:
-    """Return a card, as templates/report.html shows it, for as many views as fit on the page."""
+    """Return the cards that templates/report.html shows: one per view, for as many views as fit on the page."""
     cards: dict[int, dict[str, Any]] = {}
     left = _PICTURE_BYTES
     for row in _choose_rows(sample.rows.confidence):
@@ -385,7 +385,7 @@ def _labels(facts: PoolFacts, sample: Sample) -> list[str]:
 
 
 def _agreement(facts: PoolFacts, sample: Sample) -> list[str]:
-    """Warn if labels match the true classes hardly more often than by chance: their order may be wrong."""
+    """Warn if labels match the true classes hardly more often than by chance: class order may be wrong."""
     rows = sample.rows
     agreeing = float((rows.agreement != OTHER).mean())
     two = (rows.partner >= 0) & (facts.images.classes[rows.partner] != facts.images.classes[rows.image])

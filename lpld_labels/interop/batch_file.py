@@ -52,7 +52,7 @@ class BatchFile:
     """The validated list of one file.
 
     coords: [B, 4] fractions 0..1. flips: bool [B]. cutouts: [B, 7] or None. images: int32 [B] or None.
-    labels: float16 or float32, [B, C] or top-k values [B, k]. classes: of the top-k values, int32 [B, k].
+    labels: float16 or float32, [B, C] or top-k values [B, k]. classes: int32 [B, k] or None.
     """
 
     coords: Floats

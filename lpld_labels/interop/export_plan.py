@@ -28,7 +28,7 @@ from lpld_labels.pool.reader import PoolReader
 class ExportPlan:
     """What to export. files: key and path of each batch, in key order.
 
-    regular: whether the pool is a complete labelling run. top_k: number of labels to keep per row, or None.
+    regular: whether the pool is a complete labelling run. top_k: number of labels per row; None: all.
     """
 
     pool: PoolReader

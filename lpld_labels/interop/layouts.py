@@ -23,7 +23,7 @@ Triple = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Per-channel mean and std of pixels scaled to 0..1. owner: "ImageNet's", for messages."""
+    """Per-channel mean and std of pixels scaled to 0..1. owner: such as "ImageNet's", for messages."""
 
     owner: str
     mean: Triple
@@ -166,7 +166,7 @@ FKD = Layout(
 LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, FKD)}
 """Layouts by name, in the order of detection. LPLD is before SRe2L, which only lacks the file of ids."""
 HEADER_FILE = "lpld-labels.json"
-"""Header of an exported pool. Only layouts with `ids_file` have it: other trainers count all files."""
+"""Header of an exported pool. Layouts without `ids_file` lack it: their trainers count all files."""
 SIDE_FILES = frozenset({HEADER_FILE, *(layout.ids_file for layout in LAYOUTS.values() if layout.ids_file)})
 
 # Folders on disk
@@ -200,7 +200,7 @@ class LabelFolder:
     unknown: tuple[str, ...]
 
     def files(self, layout: Layout) -> list[Path]:
-        """Return a layout's files by batch, then epoch, because the last batch of an epoch may be short."""
+        """Return a layout's files by batch, then epoch, so that epochs' last batches, which may be short, come late."""
         if not layout.file:
             return list(self.by_image.values())
         batches = self.batches[layout.file]

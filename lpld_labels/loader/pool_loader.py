@@ -216,7 +216,7 @@ def _check_processes(
 
 
 class TrainingSteps(Dataset[Any]):
-    """The batches of one process, indexed by step; fastest in step order.
+    """The batches of one process, indexed by step. Access is fastest in step order.
 
     Accelerate and Hugging Face's Trainer skip batches by wrapping a loader's `dataset` and `sampler` in a
     stock DataLoader, which yields the same batches from any step on. An iteration begins at `position`, or

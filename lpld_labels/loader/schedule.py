@@ -284,7 +284,7 @@ def current_processes(rank: int | None = None, world_size: int | None = None) ->
     """Return rank and number of processes: as given, else torch.distributed's, else (0, 1).
 
     Call it when an iteration starts: Lightning sets up torch.distributed after the loader is made. Raises if
-    a launcher's environment variables disagree, because then all processes would train on the same rows.
+    a launcher's environment variables contradict this: all processes would train on the same rows.
     """
     if rank is not None and world_size is not None:
         return Processes(rank, world_size)

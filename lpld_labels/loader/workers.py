@@ -30,7 +30,7 @@ CHECK_SECONDS = 1.0
 
 
 class Task(NamedTuple):
-    """One label batch to prepare. buffer: number of the buffer for pixels. runs: ranges of rows, or None."""
+    """One label batch to prepare. buffer: number of the buffer for pixels. runs: ranges of rows; None: all."""
 
     place: int
     buffer: int
@@ -40,7 +40,7 @@ class Task(NamedTuple):
 class Prepared(NamedTuple):
     """n rows of a label batch, sent to the training process.
 
-    slots: int64 [n]. views: of these rows, then of their mix partners if only some rows were requested.
+    slots: int64 [n]. views: the n views, then their mix partners if only some rows were requested.
     parts: labels of the n rows (`Codec.split`). pixels: None without images, or if buffer `buffer` has them.
     """
 
