@@ -160,7 +160,7 @@ def _step(step: LineageStep) -> str:
 
 
 def _fidelity(pool: PoolReader, pools: Mapping[str, PoolReader]) -> tuple[str | None, Fidelity | None]:
-    """Find a lossless pool with the same views, preferably an ancestor. Return its name and the fidelity."""
+    """Find a lossless pool with the same views, preferably an ancestor; return its name and the fidelity."""
     if pool.codec.lossless:
         return None, None
     header = pool.header

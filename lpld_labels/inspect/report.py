@@ -206,7 +206,7 @@ def _whole_numbers(
 def _cards(
     pool: PoolReader, facts: PoolFacts, sample: Sample, store: ImageStore | None
 ) -> list[dict[str, Any]]:
-    """Return the cards that templates/report.html shows: one per view, for as many views as fit on the page."""
+    """Return the cards that templates/report.html shows: one per view, as many as fit on the page."""
     cards: dict[int, dict[str, Any]] = {}
     left = _PICTURE_BYTES
     for row in _choose_rows(sample.rows.confidence):

@@ -125,7 +125,7 @@ def summarise(location: Location) -> PoolSummary:
 
 
 def pickle_layout(rows: int, batches: int, classes: int, *, mixed: bool) -> dict[Component, int]:
-    """Return the bytes of each component in torch.save files with fp16 logits. rows: number in all batches."""
+    """Return bytes by component, with one torch.save file of fp16 logits per batch. rows: total rows."""
     sizes: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
     return sizes | {
         "labels": rows * classes * 2,

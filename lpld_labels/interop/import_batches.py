@@ -67,7 +67,7 @@ def _rows_by_epoch(batch_size: int, counts: Mapping[int, int]) -> dict[BatchKey,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchFiles:
-    """Source of batches for a `PoolPlan`, called with keys. skip_bad: skip damaged and missing files."""
+    """Source of batches for a `PoolPlan`, called with batch keys. skip_bad: skip damaged or missing files."""
 
     root: Path
     layout: Layout
@@ -156,7 +156,7 @@ def _require_like_others(batch: BatchFile, rows: int, target: Target, path: Path
 
 
 def check_ids(ids: IntArray, images: ImageTable, *, where: Path) -> None:
-    """Raise if an image id is not below the number of images. where: the file for the message."""
+    """Raise if an image id is not below the number of images. where: the file to name in the message."""
     if len(ids) and int(ids.max()) >= len(images):
         raise ImageMismatchError(
             f"labels refer to image {int(ids.max())}",
@@ -194,7 +194,7 @@ def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
 
 
 def _without_lists(request: Request, sample: BatchFile) -> Places:
-    """Return the places for a layout in which label files hold the image ids, or a sampler draws them."""
+    """Return the `Places` of a layout in which label files hold the image ids, or a sampler draws them."""
     batch_size, counts = epoch_sizes(request, sample)
     orders = None
     if request.layout.ids == "sampler":
@@ -204,7 +204,7 @@ def _without_lists(request: Request, sample: BatchFile) -> Places:
 
 
 def _by_epoch_lists(request: Request, sample: BatchFile) -> Places:
-    """Return the places with LPLD's lists of image ids. Epochs may be short, and some may have no labels."""
+    """Return `Places` with LPLD's lists of image ids. Epochs may be short, and some may have no labels."""
     notes = request.notes
     labelled = {key.epoch for key in request.batches}
     lists = _id_lists(request, labelled, "epoch", "or use --format sre2l")
@@ -231,7 +231,7 @@ def _by_epoch_lists(request: Request, sample: BatchFile) -> Places:
 
 
 def _by_batch_lists(request: Request, sample: BatchFile) -> Places:
-    """Return the places with LPQLD's lists. A batch that would repeat an image begins a new epoch."""
+    """Return `Places` with LPQLD's image ids. A batch that would repeat an image begins a new epoch."""
     images, notes = request.images, request.notes
     lists = _id_lists(request, {key.batch for key in request.batches}, "batch", "copy it with the labels")
     numbers, rows, sizes = {}, {}, [0]

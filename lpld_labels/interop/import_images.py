@@ -64,7 +64,7 @@ class ImageFile:
 
 
 def read_image_file(path: Path) -> ImageFile:
-    """Read and validate one file."""
+    """Read and validate the label file of one image."""
     match read_torch_file(path):
         case [np.ndarray() as coords, np.ndarray() as flips, np.ndarray() as labels]:
             pass

@@ -200,7 +200,7 @@ class LabelFolder:
     unknown: tuple[str, ...]
 
     def files(self, layout: Layout) -> list[Path]:
-        """Return a layout's files by batch, then epoch, so that epochs' last batches, which may be short, come late."""
+        """Return a layout's files by batch, then epoch. Short batches, at the ends of epochs, come late."""
         if not layout.file:
             return list(self.by_image.values())
         batches = self.batches[layout.file]

@@ -30,7 +30,7 @@ CHECK_SECONDS = 1.0
 
 
 class Task(NamedTuple):
-    """One label batch to prepare. buffer: number of the buffer for pixels. runs: ranges of rows; None: all."""
+    """One label batch to prepare. buffer: number of the pixel buffer. runs: ranges of rows; None: all."""
 
     place: int
     buffer: int
