@@ -130,7 +130,7 @@ def values_of(cls: type, call: object) -> dict[str, Any]:
 
 
 def part_of(cls: type[T], call: object, **other: Any) -> T:
-    """Make a `cls` from the attributes of `call` that are named like fields of `cls`, and from `other`."""
+    """Make a `cls` from attributes of `call` named like fields of `cls`. other: values that replace these."""
     return cls(**values_of(cls, call) | other)
 
 

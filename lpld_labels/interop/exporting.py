@@ -1,6 +1,6 @@
 """Export a pool as the label folder of another program, which reads it with plain `torch.load`.
 
-Files are written to a directory beside the folder and moved at the end. After an interruption, call again.
+Files are written beside the folder and moved into place at the end. Another call resumes an interrupted one.
 """
 
 from __future__ import annotations

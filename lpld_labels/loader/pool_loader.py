@@ -62,7 +62,7 @@ def pool_loader(
 ) -> PoolLoader:
     """Open a pool and its images for training; return a `torch.utils.data.DataLoader` of `PoolBatch`es.
 
-    Every iteration is one epoch. `state_dict` and `load_state_dict` resume at the exact next batch.
+    Each iteration yields the next epoch. `state_dict` and `load_state_dict` resume at the exact next batch.
     Batches do not depend on the number of workers.
 
     pool: the pool's path or address, or a `PoolReader`.
@@ -165,7 +165,7 @@ def label_loader(
     """Open a pool without its images; return a `torch.utils.data.DataLoader` of `UndecodedBatch`es.
 
     For trainers with their own image pipeline. An item is a whole label batch, because its views are mixed
-    with each other. Ranks take batches in turn; up to world_size - 1 batches of an epoch are dropped.
+    with each other. Ranks take batches in turn; up to world_size - 1 batches at an epoch's end are dropped.
     See `pool_loader` for the parameters.
     """
     made = partial(label_loader, **locals())

@@ -165,7 +165,7 @@ class Schedule:
         return np.concatenate(shuffles)[start - first * count : stop - first * count]
 
     def _draws(self, stream: int, count: int) -> npt.NDArray[np.float64]:
-        """Return draws of `random`, the only method that NumPy keeps stable between releases."""
+        """Return uniform draws of `random`, the only method that NumPy keeps stable between releases."""
         return keyed_generator(self.seed, Stream.LOADER_ORDER, stream).random(count)
 
     def units(self, epoch: int) -> tuple[Integers, Integers]:
@@ -284,7 +284,7 @@ def current_processes(rank: int | None = None, world_size: int | None = None) ->
     """Return rank and number of processes: as given, else torch.distributed's, else (0, 1).
 
     Call it when an iteration starts: Lightning sets up torch.distributed after the loader is made. Raises if
-    a launcher's environment variables contradict this: all processes would train on the same rows.
+    a launcher's environment variables contradict the result: all processes would train on the same rows.
     """
     if rank is not None and world_size is not None:
         return Processes(rank, world_size)

@@ -52,7 +52,7 @@ class Prepared(NamedTuple):
 
 
 class LabelBatches(Dataset[Prepared | LabelPoolError]):
-    """The label batches of a pool, by task. Errors are returned: DataLoader changes the type of raised ones.
+    """The label batches of a pool, by task. Errors are returned, because DataLoader alters raised errors.
 
     store: the images; None prepares labels only. buffers: number of buffers, each for the pixels of one label
     batch (uint8, or float32 with MixUp). shared: put the buffers into shared memory.
