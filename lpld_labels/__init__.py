@@ -1,4 +1,4 @@
-"""Soft labels for dataset distillation in Parquet: the pool format and everything that reads it.
+"""Soft labels for dataset distillation in Parquet: the format of pools, and tools to write and read them.
 
 >>> import lpld_labels as lpld
 >>> lpld.prune("pool", "small", ratio=40)  # help(lpld.prune); the other commands are functions, too

@@ -40,7 +40,7 @@ EXTRAS = {
     "matplotlib": "demo",
     "mlxtend": "demo",
 }
-"""Top-level module -> extra of `pyproject.toml` that installs it."""
+"""Name of a top-level module -> extra of `pyproject.toml` that installs the module."""
 _HIDDEN = "..."
 _SECRETS = re.compile(r"(?<=://)[^/\s]*@|(?<=\?)[^\s'\"]+")
 
@@ -64,7 +64,7 @@ def _one_line(where: str, problem: str, expected: str, got: str, hint: str) -> s
 
 
 class LabelPoolError(Exception):
-    """Base of all deliberate errors: the problem, its place, expected and actual values, and what to do."""
+    """Base of all deliberate errors: the problem, where it is, expected and actual values, and what to do."""
 
     def __init__(
         self, problem: str, *, where: object = "", expected: object = "", got: object = "", hint: str = ""
@@ -78,7 +78,7 @@ class LabelPoolError(Exception):
         super().__init__(_one_line(self.where, self.problem, self.expected, self.got, self.hint))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep all parts when the error is sent from a worker process."""
+        """Keep all parts of the message when a worker process sends the error."""
         return (_rebuild, (type(self), self.problem, self.where, self.expected, self.got, self.hint))
 
 

@@ -27,7 +27,7 @@ def listed(given: Location | Iterable[Location]) -> list[Location]:
 
 @dataclass(frozen=True, kw_only=True)
 class Shows:
-    """Base of verbs that report progress."""
+    """Base of the call dataclasses of verbs that report progress."""
 
     progress: Annotated[
         ShowProgress, Setting("A function of (done, total), or True to draw bars.", option=False)
@@ -36,7 +36,7 @@ class Shows:
 
 @dataclass(frozen=True, kw_only=True)
 class Writes(Shows):
-    """Base of verbs that write an output."""
+    """Base of the call dataclasses of verbs that write an output."""
 
     overwrite: Annotated[bool, Setting("Replace an existing output that lpld-labels wrote.")] = False
 
@@ -50,7 +50,7 @@ class FromPool:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorOptions:
-    """Executor: processes of this machine, or a Ray cluster."""
+    """Options that choose the executor: processes of this machine, or a Ray cluster."""
 
     jobs: Annotated[
         int | None, Setting("Number of processes.  [default: 1; on Ray, all that the cluster can run]", ge=1)
@@ -64,7 +64,7 @@ class ExecutorOptions:
     ] = None
 
     def require_shared(self, out: Location) -> None:
-        """Refuse an address if workers on other machines have no shared directory to write to."""
+        """Raise if `out` is an address and Ray workers have no shared directory to write to first."""
         from lpld_labels.io.disk_cache import CACHE_VARIABLE
 
         if self.ray is not None and is_address(out) and not os.environ.get(CACHE_VARIABLE):
@@ -74,14 +74,14 @@ class ExecutorOptions:
             )
 
     def threads_each(self, threads: int | None) -> int:
-        """Return the CPU threads per worker: as given, else 1 on a cluster, else CPUs / processes."""
+        """Return the number of CPU threads per worker: as given, else 1 on Ray, else CPUs / processes."""
         if self.ray is not None:
             return threads or 1
         return threads or max(1, (os.cpu_count() or 1) // (self.jobs or 1))
 
     @contextlib.contextmanager
     def opened(self, *, gpus: float = 0.0, threads: int | None = None) -> Iterator[Executor]:
-        """Open the executor. gpus, threads: per worker."""
+        """Open the executor. gpus, threads: number of GPUs and of CPU threads per worker."""
         if self.ray is None:
             from lpld_labels.exec.local import LocalExecutor
 

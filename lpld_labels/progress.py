@@ -23,7 +23,7 @@ class Progress:
     """Receives progress reports. This class shows nothing."""
 
     def __call__(self, done: int, total: int) -> None:
-        """Report finished work. The total may change; 0 means unknown."""
+        """Report how much work is done. The total may change; a total of 0 means unknown."""
 
     def note(self, text: str) -> None:
         """Show a text beside the numbers, e.g. the last loss."""
@@ -35,7 +35,7 @@ class Progress:
             self.note(f"tasks: {counts.running} running, {counts.done} done{retried}")
 
     def stage(self, what: str) -> AbstractContextManager[Progress]:
-        """Report a part of the work. what: its name, in a few words."""
+        """Enter a part of the work, which then reports separately. what: name of the part, in a few words."""
         return contextlib.nullcontext(self)
 
 
@@ -76,7 +76,7 @@ class DrawnProgress(Progress):
         import IPython.display
 
         display: Any = IPython.display.display  # has no types
-        # rich's own live display needs ipywidgets, and saved notebooks lose it.
+        # rich's own live display needs ipywidgets and is lost in saved notebooks.
         handle = display(bars, display_id=True)
         with bar_in(bars, what, lambda: handle.update(bars)) as bar:
             yield bar
@@ -95,7 +95,7 @@ def terminal_bars(console: Console) -> Bars:
             return Text("" if speed is None else f"{speed:.3g}/s")
 
     class Display(progress.Progress):
-        """Hides work of unknown length until it has run for a second."""
+        """A display that hides work of unknown length until the work has run for a second."""
 
         def get_renderables(self) -> Iterator[ConsoleRenderable]:
             tasks = [t for t in self.tasks if t.total or (t.elapsed or 0) > SECONDS_WITHOUT_TOTAL]
@@ -115,7 +115,7 @@ def terminal_bars(console: Console) -> Bars:
 
 @contextlib.contextmanager
 def bar_in(bars: Bars, what: str, draw: Callable[[], None] | None = None) -> Iterator[Progress]:
-    """Yield a bar of a display; remove it if its length stays unknown. draw: redraws the display."""
+    """Yield a new bar of a display. Remove the bar if its total stays unknown. draw: redraws the display."""
     bar = _Bar(bars, what, draw)
     yield bar
     if not bar.known:

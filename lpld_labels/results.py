@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 
 class Shown:
-    """Base of objects that notebooks show as a table. It is drawn by inspect/shown.py, a higher layer."""
+    """Base of objects that notebooks show as a table. inspect/shown.py, a higher layer, draws the table."""
 
     def _repr_html_(self) -> str:
         from lpld_labels.inspect.shown import as_html
@@ -17,12 +17,12 @@ class Shown:
 
 
 class Result(Shown):
-    """Base of the dataclasses that verbs return. Fields with repr=False are neither shown nor in the JSON."""
+    """Base of the dataclasses that verbs return. Fields with repr=False are not shown and not in the JSON."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the facts, as the command line prints them."""
+        """Return the fields as JSON values, as the command line prints them."""
         return {entry.name: _plain(getattr(self, entry.name)) for entry in fields(self) if entry.repr}
 
     def __repr__(self) -> str:

@@ -4,8 +4,8 @@
     warmup_from: Annotated[float, Setting("Rate to begin with.", option=False, ge=0, le=1)] = 0.01
 
 The command line makes an option of each of these fields (cli/options.py). `check_settings`, called by a
-dataclass's ``__post_init__``, refuses values outside of the range or of the choices of a ``Literal``.
-`verb` makes a Python function whose keywords are these fields.
+dataclass's ``__post_init__``, refuses values outside of the range, or not among the choices of a ``Literal``.
+`verb` makes a Python function that takes these fields as keywords.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Defaults = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Setting:
-    """Help text of a field, and the range of its numbers. option: whether the command line has it."""
+    """Help text of a field, and the range of its numbers. option: whether it is a command line option."""
 
     help: str = ""
     option: bool = True
@@ -66,7 +66,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingField:
-    """A field of a settings dataclass. kinds: the members of its union type, without None."""
+    """A field of a settings dataclass. kinds: the members of the field's union type, without None."""
 
     name: str
     kinds: tuple[Any, ...]
@@ -80,7 +80,7 @@ class SettingField:
 
 @functools.cache
 def setting_fields(cls: type) -> dict[str, SettingField]:
-    """Return the fields of a dataclass that have a `Setting`, in their order."""
+    """Return the fields of a dataclass that have a `Setting`, in the order of declaration."""
     hints = get_type_hints(cls, include_extras=True)
     found = {}
     for entry in fields(cls):
@@ -99,7 +99,7 @@ def setting_fields(cls: type) -> dict[str, SettingField]:
 
 
 def check_settings(settings: object) -> None:
-    """Refuse a value outside of its range or choices; the error names the field."""
+    """Raise if a field's value is outside of the field's range or choices. The error names the field."""
     cls: type = type(settings)
     for name, entry in setting_fields(cls).items():
         value = getattr(settings, name)
@@ -115,7 +115,7 @@ def check_settings(settings: object) -> None:
 
 
 def wrong_setting(name: str, expected: str, got: object) -> InvalidArgumentError:
-    """Return the error for an invalid field."""
+    """Return the error for a field with an invalid value."""
     return InvalidArgumentError(f"{name.replace('_', ' ')} is wrong", expected=expected, got=got)
 
 
@@ -124,26 +124,26 @@ def _is_number(value: object) -> bool:
 
 
 def values_of(cls: type, call: object) -> dict[str, Any]:
-    """Return the values that an object has for the fields of a dataclass; missing ones are left out."""
+    """Return those attributes of `call` that have the name of a field of the dataclass `cls`, by name."""
     names = (entry.name for entry in fields(cls))
     return {name: getattr(call, name) for name in names if hasattr(call, name)}
 
 
 def part_of(cls: type[T], call: object, **other: Any) -> T:
-    """Return a `cls` with the values of a call that has its fields. other: values that replace the call's."""
+    """Make a `cls` from attributes of `call` named like fields of `cls`. other: values that replace these."""
     return cls(**values_of(cls, call) | other)
 
 
 def verb(
     call: Callable[P, Call], *, defaults: Defaults = lambda given: {}
 ) -> Callable[[Callable[[Call], R]], Callable[P, R]]:
-    """Turn a function of a dataclass into one whose parameters are the dataclass's fields.
+    """Turn a function that takes the dataclass `call` into a function that takes the fields as arguments.
 
-    Its signature and docstring list them all. defaults: maps the arguments given to default values.
+    The new signature and docstring list all fields. defaults: maps given arguments to default values.
     """
     cls = cast("type", call)
     hints, usual = get_type_hints(cls), defaults({})
-    # Positional ones come first, as in the dataclass's own constructor.
+    # Positional fields come first, as in the dataclass's own constructor.
     shown = sorted(fields(cls), key=lambda entry: bool(entry.kw_only))
     parameters = [_parameter(entry, hints[entry.name], usual) for entry in shown]
 

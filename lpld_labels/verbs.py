@@ -45,7 +45,7 @@ Pools = Annotated[
 
 @dataclass(frozen=True)
 class PoolToPool(FromPool):
-    """A verb that reads a pool and writes another one."""
+    """Base of verbs that read a pool and write another pool."""
 
     out: NewPool
 
@@ -57,7 +57,7 @@ class _PruneCall(Writes, PruneChoices, PoolToPool):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Pruned(Result):
-    """Result of `prune`. In a dry run, `out` is None and the kept bytes are an upper limit."""
+    """Result of `prune`. In a dry run, `out` is None and bytes["kept"] is an upper limit."""
 
     pool: str
     parameters: dict[str, Any]
@@ -175,7 +175,7 @@ class _PlanCall(Writes, PlanChoices, FromPool):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Planned(Result):
-    """Result of `plan`. rows: ways to fit the budget as JSON, most views first; plan: the same as objects."""
+    """Result of `plan`. rows: ways to fit the budget as JSON, most views first. plan: their BudgetPlan."""
 
     pool: str
     budget: int

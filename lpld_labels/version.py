@@ -1,3 +1,3 @@
-"""The version of the package; the format has its own in schema.py."""
+"""The version of the package. The format has its own version, in schema.py."""
 
 __version__ = "0.3.0"

@@ -1,7 +1,7 @@
 """The card of a pool: README.md, rendered from templates/card.md and the manifest.
 
-Text is escaped for Markdown unless a filter of the template puts it into code or JSON, so no text of a
-manifest can leave its cell or code block.
+No text of a manifest can leave its table cell or code block: text is escaped for Markdown, unless a filter
+of the template puts it into code or JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def card_text(
     classes: Sequence[str] | None = None,
     recipe: Sequence[str] = (),
 ) -> str:
-    """Return the card of a pool. licence: its name on Hugging Face. recipe: commands that make the pool."""
+    """Return the card of a pool. licence: name on Hugging Face. recipe: commands that make the pool."""
     if not is_text(name):
         raise InvalidArgumentError(
             "invalid pool name", expected="valid UTF-8", got=repr(name), hint="give another (--name)"
@@ -73,7 +73,7 @@ def class_folders(table: ImageTable) -> list[str] | None:
 
 
 def _configs(manifest: Manifest) -> dict[str, str]:
-    """Return the configurations for `datasets`: name -> files."""
+    """Return the configurations for the library `datasets`: name -> files."""
     found = {"views": "views/*.parquet"} if manifest.views == "stored" else {}
     found["images"] = "packed/*.parquet" if manifest.files_of("packed") else IMAGES_FILE
     if manifest.codec.parameters.get("layout") == "plain":
@@ -96,7 +96,7 @@ def _fidelities(manifest: Manifest) -> list[tuple[str, str, str, str]]:
 
 
 class _Markdown(str):
-    """Text that is Markdown already."""
+    """Text that already is Markdown, so it must not be escaped."""
 
     __slots__ = ()
 

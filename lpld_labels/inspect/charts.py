@@ -1,7 +1,7 @@
 """Charts: coordinates that templates/parts.html draws as SVG, with a table of the numbers below.
 
-Colours are classes of the style sheet, with values for light, dark and paper. Every mark has a title with its
-value.
+Colours are CSS classes. The style sheet defines them for light and dark screens and for paper. Every mark has
+a title with the mark's value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LETTERS_PER_LINE = 62
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A chart and its numbers as a table. kind: the macro that draws `shapes`. marks: their number."""
+    """A chart and its numbers as a table. kind: macro that draws `shapes`. marks: number of bars."""
 
     title: str
     says: str
@@ -49,7 +49,7 @@ class Bar:
 
 
 def bars(title: str, says: str, items: Sequence[Bar], *, headers: tuple[str, ...] = ("value",)) -> Chart:
-    """Return horizontal bars, each below its label. headers: of the table columns, from the value on."""
+    """Return horizontal bars, each below its label. headers: titles of the table columns after the label."""
     across = scale([item.value + item.spread for item in items], 0, WIDTH - 4)
     drawn = [
         {
@@ -84,7 +84,7 @@ def histogram(
     counted: str,
     whole: bool = False,
 ) -> Chart:
-    """Return a histogram: counts [n], edges [n + 1]. whole: for integers; column a to b counts a to b - 1."""
+    """Return a histogram. counts: [n]. edges: [n + 1]. whole: values are integers below the upper edge."""
     across = Scale(low=edges[0], high=edges[-1], start=_LEFT, end=WIDTH - _RIGHT)
     up = scale(counts, _FLOOR, _TOP)
     ticks = [(value, value) for value in across.ticks(4)]
@@ -144,7 +144,7 @@ class Scale:
 
 
 def scale(values: Iterable[float], start: float, end: float) -> Scale:
-    """Return a scale that holds zero and all finite values."""
+    """Return a scale that covers zero and all finite values."""
     usable = [0.0, *(float(value) for value in values if math.isfinite(value))]
     low, high = min(usable), max(usable)
     return Scale(low=low, high=high if high > low else low + 0.5, start=start, end=end)

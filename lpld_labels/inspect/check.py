@@ -59,11 +59,11 @@ _FOLDERS = tuple(
     f"{name}/" for name in (VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, PACKED_DIRECTORY)
 )
 _WITH_CONTENTS: tuple[FileRole, ...] = ("views", "labels", "packed")
-"""Files whose contents are checked right after their bytes."""
+"""In files of these roles, the contents are checked right after the bytes."""
 MEMORY_BYTES = 4 * 1024**3
 """Memory limit, on top of what the child uses at its start. Valid pools need a few hundred MB."""
 SECONDS, SECONDS_PER_MEGABYTE = 600, 1
-"""Limit on CPU seconds: for any pool, plus for each megabyte of it."""
+"""Limit on CPU time of a strict check: SECONDS, plus SECONDS_PER_MEGABYTE for each megabyte of the pool."""
 _OUT_OF_MEMORY = 77
 
 
@@ -94,7 +94,7 @@ def check_pool(location: Location, *, strict: bool = False, progress: Progress |
     """Check digests, page checksums, counts, key order, ranges, duplicates and labels of a pool.
 
     Raises only when there is no readable manifest; everything else is a problem in the report.
-    strict: check in a child process with limits; also report what the format allows but we never write.
+    strict: check in a child process with limits; also report what is valid but never written by lpld-labels.
     progress: called with (bytes done, bytes in total).
     """
     if strict:
@@ -124,7 +124,7 @@ class _Check:
         self._components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
 
     def run(self, *, strict: bool) -> CheckReport:
-        """Check the files needed to open the pool, then each shard; refuse symlinks out of the pool."""
+        """Check for symlinks out of the pool, then the files needed to open it, then each shard."""
         manifest = self._manifest
         with self._blame(MANIFEST_FILE):
             if not is_address(self._location):
@@ -149,7 +149,7 @@ class _Check:
 
     @contextlib.contextmanager
     def _blame(self, file: str) -> Iterator[None]:
-        """Record an error raised in the block as a problem of a file."""
+        """Record an error that the block raises as a problem of `file`."""
         try:
             yield
         except LabelPoolError as error:
@@ -179,7 +179,7 @@ class _Check:
             self._progress(self._done, self._total)
 
     def _check_names(self, *, strict: bool) -> None:
-        """Report unknown files in the pool's folders. strict: unknown files and links anywhere."""
+        """Report unknown files in the pool's folders. strict: report unknown files and symlinks anywhere."""
         known = {MANIFEST_FILE, README_FILE, *(entry.path for entry in self._manifest.files)}
         for name, link in self._files.names():
             if name not in known and (strict or name.startswith(_FOLDERS)):
@@ -190,7 +190,7 @@ class _Check:
                 self._record(name, ["a symbolic link, not a file"])
 
     def _opened(self, stack: contextlib.ExitStack) -> PoolReader | None:
-        """Check the tables and return the open pool; None where they are damaged."""
+        """Check the tables and return the open pool; None if a table is damaged."""
         manifest = self._manifest
         for entry in manifest.files:
             if entry.role not in _WITH_CONTENTS:
@@ -247,7 +247,7 @@ class _Check:
     def _check_shard(
         self, pool: PoolReader, shard: int, numbers: list[int], views: FileEntry | None, labels: FileEntry
     ) -> bool:
-        """Check the contents of a shard's undamaged files; return whether everything is right."""
+        """Check the contents of a shard's undamaged files; return whether no problem was found."""
         before = len(self._problems)
         intact = views is None or views.path not in self._damaged
         if intact:
@@ -264,7 +264,7 @@ class _Check:
         return intact and len(self._problems) == before
 
     def _label_pages(self, pool: PoolReader, entry: FileEntry, shard: int) -> Iterator[str]:
-        """Yield where a labels file, read by its footer as by other readers, differs from the index."""
+        """Yield how a labels file differs from the batch index when it is read by its Parquet footer."""
         columns = pool.codec.payload_columns(pool.classes)
         names = [column.name for column in columns]
         file = pool.open_parquet(entry, label_schema(pool.codec, pool.classes))
@@ -294,7 +294,7 @@ class _Check:
 
 
 def _table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> Iterator[str]:
-    """Check the pages of the batch index or the image table, before anything is decoded."""
+    """Check the pages of the batch index or image table before decoding. Yield the problem, if any."""
     chunks = VerifiedParquet(files.open(entry), entry, schema).chunks()
     limit, size = TABLE_GROWTH * entry.bytes + TABLE_SPARE_BYTES, sum(chunk.plain for chunk in chunks)
     if size > limit:
@@ -302,21 +302,21 @@ def _table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> Iterator[st
 
 
 def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
-    """Yield the first batch whose views contradict the index or the image table, or break a rule."""
+    """Yield the problem of the first batch with wrong views: they contradict a table or break a rule."""
     for number in numbers:
         try:
             # Constructing the record again validates it by all rules for writers.
             replace(pool.views_at(number))
         except LabelPoolError as error:
             yield f"{pool.index.key(number)}: {error}"
-            # The other batches of its row group would have the same problem.
+            # Other batches of the same row group would have the same problem.
             return
 
 
 def _other_payload(
     pool: PoolReader, file: VerifiedParquet, shard: int, number: int, group: Group
 ) -> str | None:
-    """Return the problem of a row group whose payload differs when Arrow reads it by the footer, or None."""
+    """Return a problem if a row group's payload differs when Arrow reads it by the footer, else None."""
     direct = pool.label_files.block(shard, group)
     table = file.read(number, list(direct))
     for name, array in direct.items():
@@ -327,7 +327,7 @@ def _other_payload(
 
 
 def _wrong_keys(pool: PoolReader, file: VerifiedParquet, shard: int, group: int) -> str | None:
-    """Return the problem of a row group whose key columns differ from the batch index, or None."""
+    """Return a problem if the key columns of a row group differ from the batch index, else None."""
     index = pool.index
     by_view = pool.codec.granularity == "view"
     first, last = int(file.starts[group]), int(file.starts[group + 1])
@@ -349,7 +349,7 @@ def _wrong_keys(pool: PoolReader, file: VerifiedParquet, shard: int, group: int)
 
 
 def _label_problems(pool: PoolReader, numbers: list[int], *, digests: bool) -> Iterator[str]:
-    """Yield batches whose labels are wrong. digests: also compare the digest of each batch."""
+    """Yield the problems of batches with wrong labels. digests: also check the digest of each batch."""
     for number in numbers:
         key = pool.index.key(number)
         try:
@@ -372,7 +372,7 @@ def _label_problems(pool: PoolReader, numbers: list[int], *, digests: bool) -> I
 def _manifest_problems(
     pool: PoolReader, components: dict[Component, int], counted: npt.NDArray[np.int64]
 ) -> Iterator[str]:
-    """Yield the totals of the manifest that are wrong. counted: number of views of each image."""
+    """Yield a problem for each wrong total in the manifest. counted: number of views found of each image."""
     manifest = pool.manifest
     facts = {
         "content_digest": (manifest.content_digest, pool.digest_of(pool.index.digests())),
@@ -388,7 +388,7 @@ def _manifest_problems(
 
 
 def _manifest_oddities(files: PoolFiles, manifest: Manifest) -> Iterator[str]:
-    """Yield what the format allows but lpld-labels never writes. It changes no label, but can hide data."""
+    """Yield what the format allows but lpld-labels never writes. This changes no label, but may hide data."""
     if json.loads(files.manifest_text()) != json.loads(manifest.dump()):
         yield "holds fields that readers of this version ignore ('must_understand' is false)"
     resize = manifest.header.augmentation.resize
@@ -397,7 +397,7 @@ def _manifest_oddities(files: PoolFiles, manifest: Manifest) -> Iterator[str]:
 
 
 def _check_in_child(location: str, manifest: Manifest, progress: Progress | None) -> CheckReport:
-    """Check a pool strictly in a child process; if the child dies, report this as a problem of the pool."""
+    """Check a pool strictly in a child process; if the child dies, report a problem of the pool."""
     seconds = SECONDS + SECONDS_PER_MEGABYTE * pool_bytes(manifest) // 10**6
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
     words = [sys.executable, "-m", "lpld_labels.inspect.check", str(MEMORY_BYTES), str(seconds)]
@@ -405,7 +405,7 @@ def _check_in_child(location: str, manifest: Manifest, progress: Progress | None
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
     ) as child:
         try:
-            # Not on the command line: an address may contain a password.
+            # Use stdin, not the command line: an address may contain a password.
             cast("IO[str]", child.stdin).write(location)
             cast("IO[str]", child.stdin).close()
             for line in cast("IO[str]", child.stdout):

@@ -1,4 +1,4 @@
-"""Compare pools: which settings and bytes differ, which pool was made from which, what codecs kept."""
+"""Compare pools: which settings and bytes differ, which pool was made from which, how much codecs kept."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from lpld_labels.results import Result
 
 @dataclass(frozen=True, kw_only=True)
 class Relation:
-    """How two pools (names) are related; `text` says it in words.
+    """How two pools are related. first, second: names of the pools. text: the relation in words.
 
     steps: the operations that made `second` from `first` according to its lineage, or ().
-    shared: number of batches with the same key. identical: how many of them have the same digest.
+    shared: number of keys that both pools have. identical: number of these with equal digests, too.
     """
 
     first: str
@@ -95,7 +95,7 @@ def compare_pools(readers: Sequence[PoolReader], *, progress: Progress | None = 
 
 
 def pool_names(locations: Sequence[str]) -> list[str]:
-    """Return the shortest endings of the paths that are unique; if there are none, number the paths."""
+    """Return a name for each path: the shortest endings that all differ, or else the paths with numbers."""
     parts = [PurePath(location.rstrip("/")).parts or (location,) for location in locations]
     for count in range(1, max(len(part) for part in parts) + 1):
         names = ["/".join(part[-count:]) for part in parts]
@@ -108,7 +108,7 @@ def pool_names(locations: Sequence[str]) -> list[str]:
 
 
 def _relations(pools: Mapping[str, PoolReader]) -> Iterator[Relation]:
-    """Yield the relation of each pair of pools; `first` is the parent if one was made from the other."""
+    """Yield the relation of each pair of pools; `first` is the parent if the other was made from it."""
     batches = {
         name: dict(zip(pool.keys, map(pool.index.digest, range(len(pool))), strict=True))
         for name, pool in pools.items()
@@ -140,7 +140,7 @@ def _relations(pools: Mapping[str, PoolReader]) -> Iterator[Relation]:
 
 
 def _steps_from(pool: PoolReader, parent: PoolReader) -> tuple[LineageStep, ...]:
-    """Return the lineage steps that made `pool` from `parent`; () if its lineage does not name the parent."""
+    """Return the lineage steps that made `pool` from `parent`; () if `parent` is not in the lineage."""
     digests = [step.parent_digest for step in pool.header.lineage]
     digest = parent.manifest.content_digest
     return pool.header.lineage[digests.index(digest) :] if digest in digests else ()
@@ -160,7 +160,7 @@ def _step(step: LineageStep) -> str:
 
 
 def _fidelity(pool: PoolReader, pools: Mapping[str, PoolReader]) -> tuple[str | None, Fidelity | None]:
-    """Measure a lossy pool against a lossless one with the same views, preferably an ancestor."""
+    """Find a lossless pool with the same views, preferably an ancestor; return its name and the fidelity."""
     if pool.codec.lossless:
         return None, None
     header = pool.header

@@ -1,6 +1,6 @@
 """Render pages from templates/. A page is one HTML file that loads nothing and runs only its own script.
 
-HTML is escaped, so names of classes, files and teachers stay text whatever they contain.
+HTML in names of classes, files and teachers is escaped and shown as text.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def jpeg_uri(picture: Image.Image, quality: int) -> str:
 
 
 def require_page_place(path: Path, *inputs: Location) -> None:
-    """Refuse a path that overlaps an input, or that is not a page written by lpld-labels."""
+    """Raise if a path overlaps an input, or holds anything but a page that lpld-labels wrote."""
     require_apart(path, *inputs)
     ours = not path.exists()
     if path.is_file():
@@ -81,7 +81,7 @@ def save_page(path: Path, data: bytes) -> None:
 
 
 def template_environment(**options: Any) -> Environment:
-    """Return the environment of templates/. HTML is escaped. options: further options of the environment."""
+    """Return the Jinja environment of templates/, which escapes HTML. options: further settings for Jinja."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     return Environment(

@@ -34,7 +34,7 @@ _VIEWS = 96
 _EXTREMES = 12
 """Number of most confident labels shown, and of least confident labels."""
 _PICTURE_BYTES = 3_600_000
-"""Limit on all pictures, encoded as base64. The page is limited to 5 MB."""
+"""Limit on the total size of all pictures in base64. The page is limited to 5 MB."""
 _STORE_BYTES = 64 * 1024 * 1024
 """A small cache suffices: most images are shown only once."""
 _SOURCE_SIDE = 192
@@ -62,7 +62,7 @@ def make_report(
     recipe: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
-    """Read manifest, index and sampled labels. images: the image folder, if the pool lacks its images."""
+    """Make a report from manifest, index and sampled labels. images: image folder, if not in the pool."""
     facts = gather_facts(pool)
     source = packed_images(pool) if images is None else find_images(pool, images)
     sample = take_sample(pool, progress=progress)
@@ -181,7 +181,7 @@ def _agreement_chart(agreement: Whole, over: str) -> Chart:
 
 def _shares(title: str, says: str, values: Doubles, most: float, unit: str, counted: str) -> Chart:
     edges = np.linspace(0, most, _BINS + 1)
-    # Rounding may make a confidence larger than 1; it belongs to the last column.
+    # Rounding may raise a confidence above 1: count it in the last column.
     counts, _ = np.histogram(np.clip(values[np.isfinite(values)], 0, most), edges)
     return histogram(title, says, edges.tolist(), counts.tolist(), unit=unit, counted=counted)
 
@@ -191,7 +191,7 @@ def _whole_numbers(
 ) -> Chart:
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
     width = -(-(high - low + 1) // _BINS)
-    # Add a few empty columns: a single one would fill the chart.
+    # Add a few empty columns: a single column would fill the chart.
     low = max(low - 2, 0) if high - low < 4 else low
     columns = max(-(-(high - low + 1) // width), 5)
     edges = low + width * np.arange(columns + 1, dtype=np.float64)
@@ -206,7 +206,7 @@ def _whole_numbers(
 def _cards(
     pool: PoolReader, facts: PoolFacts, sample: Sample, store: ImageStore | None
 ) -> list[dict[str, Any]]:
-    """Return what templates/report.html shows for each view; as many views as fit on the page."""
+    """Return the cards that templates/report.html shows: one per view, as many as fit on the page."""
     cards: dict[int, dict[str, Any]] = {}
     left = _PICTURE_BYTES
     for row in _choose_rows(sample.rows.confidence):
@@ -385,7 +385,7 @@ def _labels(facts: PoolFacts, sample: Sample) -> list[str]:
 
 
 def _agreement(facts: PoolFacts, sample: Sample) -> list[str]:
-    """Warn if labels match the true classes hardly better than chance: the class order may be wrong."""
+    """Warn if labels match the true classes hardly more often than by chance: class order may be wrong."""
     rows = sample.rows
     agreeing = float((rows.agreement != OTHER).mean())
     two = (rows.partner >= 0) & (facts.images.classes[rows.partner] != facts.images.classes[rows.image])

@@ -24,9 +24,9 @@ from lpld_labels.pool.reader import PoolReader
 
 MOST_ROWS = 8192
 MOST_VALUES = 1 << 23
-"""Size limit of the sample: 8,388 rows of 1000 classes, 803 of 10,450."""
+"""Limit on label values in the sample: 8,388 rows of 1000 classes, or 803 rows of 10,450 classes."""
 ROWS_AT_ONCE = 128
-"""Bounds memory: a batch of 1024 rows and 10,450 classes is 86 MB as float64."""
+"""Rows measured at once, to bound memory: a batch of 1024 rows and 10,450 classes is 86 MB as float64."""
 LEAST_BATCHES = 4
 STRONGEST = 5
 OWN, PARTNER, OTHER = 0, 1, 2
@@ -39,9 +39,9 @@ Doubles = npt.NDArray[np.float64]
 class PoolFacts:
     """Counts over a whole pool.
 
-    names: class names [C]. image_views: int64 [images], views of each image, not counting mix partners.
-    class_images, class_views: int64 [C], images and views of each class. epochs: epochs that have batches,
-    ascending. epoch_batches: number of batches in each.
+    names: class names [C]. image_views: int64 [images], number of views of each image, without its uses as a
+    mix partner. class_images, class_views: int64 [C], number of images and of views of each class.
+    epochs: epochs that have batches, ascending. epoch_batches: number of batches in each of these epochs.
     """
 
     summary: PoolSummary
@@ -56,7 +56,7 @@ class PoolFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """Statistics of sampled labels. whole: all batches are in it. rows: `row_type`. unreadable: errors."""
+    """Statistics of sampled labels. whole: all batches are in. rows: see `row_type`. unreadable: errors."""
 
     keys: Sequence[BatchKey]
     whole: bool
@@ -69,13 +69,13 @@ def row_type(classes: int) -> np.dtype[Any]:
     strongest = min(STRONGEST, classes)
     return np.dtype(
         [
-            ("batch", "i8"),  # place in Sample.keys
+            ("batch", "i8"),  # index into Sample.keys
             ("slot", "i8"),
             ("image", "i8"),
             ("partner", "i8"),  # the partner's image, -1 where nothing was mixed
-            ("area", "f8"),  # of the crop, as a share of the image
+            ("area", "f8"),  # area of the crop as a share of the image's area
             ("strength", "f8"),  # weight of the view in its mix, NaN where nothing was mixed
-            ("confidence", "f8"),  # of the strongest class at temperature 1; NaN if the label is not finite
+            ("confidence", "f8"),  # largest probability at temperature 1; NaN if the label is not finite
             ("entropy", "f8"),  # in bits, at temperature 1; NaN if the label is not finite
             ("agreement", "i8"),  # whose class is the strongest: OWN, PARTNER or OTHER
             ("constant", "?"),  # all values are equal
@@ -132,7 +132,7 @@ def take_sample(pool: PoolReader, *, progress: Progress | None = None) -> Sample
 
 
 def choose_batches(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchKey]:
-    """Return the keys of randomly chosen batches of a pool, in order."""
+    """Return some of `keys`, chosen at random and sorted: enough to reach the size limit of a sample."""
     limit = min(MOST_ROWS, MOST_VALUES // pool.classes)
     order = keyed_generator(_SEED, len(keys)).permutation(len(keys))
     rows = pool.index.rows[pool.index.numbers(keys)][order].cumsum(dtype=np.int64)
@@ -141,7 +141,7 @@ def choose_batches(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchKey]
 
 
 def probabilities(labels: LabelArray, kind: str, temperature: float = 1.0) -> Doubles:
-    """Return the probabilities of labels [B, C] at a temperature: float64 [B, C]; NaN in rows not finite."""
+    """Return labels [B, C] as probabilities at a temperature: float64 [B, C]. Rows not finite become NaN."""
     values = np.asarray(labels, np.float32)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         weights = softened(values, kind, temperature).astype(np.float64)
@@ -186,7 +186,7 @@ def _measure(
 
 
 def _class_names(images: ImageTable, classes: int) -> list[str]:
-    """Return the name of every class: its image directory, else its number."""
+    """Return the name of every class: the directory of its images, else "class N"."""
     names = [f"class {number}" for number in range(classes)]
     for path, label in zip(reversed(images.paths), reversed(images.classes.tolist()), strict=True):
         directory, slash, _ = path.partition("/")

@@ -32,7 +32,7 @@ COMPONENT_NAMES: dict[Component, str] = {
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PoolSummary(Result):
-    """Contents and size of a pool. location: its path or address, without secrets."""
+    """Contents and size of a pool. location: the pool's path or address, without secrets."""
 
     location: str
     manifest: Manifest
@@ -49,12 +49,12 @@ class PoolSummary(Result):
 
     @property
     def fp16_bytes(self) -> int:
-        """Bytes of all labels as plain fp16."""
+        """Size in bytes that all labels would have in plain fp16."""
         return self.manifest.counts.rows * self.manifest.header.classes * 2
 
     @property
     def pickle_components(self) -> dict[Component, int]:
-        """Bytes of the same labels as one torch.save file per batch, fp16."""
+        """Bytes of each component if there were one torch.save file per batch, with labels in fp16."""
         counts, header = self.manifest.counts, self.manifest.header
         mixed = header.augmentation.mix != "none"
         return pickle_layout(counts.rows, counts.batches, header.classes, mixed=mixed)
@@ -125,7 +125,7 @@ def summarise(location: Location) -> PoolSummary:
 
 
 def pickle_layout(rows: int, batches: int, classes: int, *, mixed: bool) -> dict[Component, int]:
-    """Return the bytes of one torch.save file per batch with fp16 logits. rows: total of all batches."""
+    """Return bytes by component, with one torch.save file of fp16 logits per batch. rows: total rows."""
     sizes: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
     return sizes | {
         "labels": rows * classes * 2,
@@ -137,7 +137,7 @@ def pickle_layout(rows: int, batches: int, classes: int, *, mixed: bool) -> dict
 
 
 def step_words(step: LineageStep) -> dict[str, str]:
-    """Return the settings and results of a lineage step as short texts; unset ones are left out."""
+    """Return the settings and results of a lineage step as short texts, without unset settings."""
     recorded = dict(step.parameters)
     settings = recorded.pop("settings", None)
     known = dict(settings) if isinstance(settings, dict) else {}

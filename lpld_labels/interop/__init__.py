@@ -1,1 +1,1 @@
-"""Label folders of other programs: imported as data, exported for their trainers. Needs no torch."""
+"""Import label folders of other programs, as data, and export pools for their trainers. Needs no torch."""

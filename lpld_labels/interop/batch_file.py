@@ -2,16 +2,16 @@
 
 [0] coords       float32 or float16 [B, 4]: top / H, left / W, height / H, width / W of the crop
 [1] flips        bool [B], whether the view is mirrored after crop and resize
-    or cut-outs  float32 [B, 7] (ImageNet-21K, pixels.py)
+    or cut-outs  float32 [B, 7] (ImageNet-21K; see pixels.py)
 [2] partners     integers [B], each view's partner in the batch; None without mixing
-[3] strength     the raw Beta draw; None without mixing
-[4] box          [r1, c1, r2, c2] in output pixels, rows first (the programs call them x);
+[3] strength     the raw draw from the Beta distribution; None without mixing
+[4] box          [r1, c1, r2, c2] in output pixels, row before column (the programs call rows x);
                  None for MixUp and without mixing
 [5] labels       float16 or float32 [B, C], logits before softmax; or top-k values [B, k]
 [6] images       image ids, integers [B] (G-VBSM)
     or classes   integers [B, k] of the top-k values (LPQLD)
 
-A layout (layouts.py) lists a program's items and the dtypes it writes. Readers accept other widths, too.
+A layout (layouts.py) lists a program's items and the dtypes to write. Other widths can be read, too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Floats = npt.NDArray[np.floating[Any]]
 class Item:
     """One item of the list. dtype: the dtype to write; None for Python numbers, or to keep an array's dtype.
 
-    optional: absent where labels have all classes.
+    optional: the item is absent if labels have a value for every class.
     """
 
     name: str
@@ -52,7 +52,7 @@ class BatchFile:
     """The validated list of one file.
 
     coords: [B, 4] fractions 0..1. flips: bool [B]. cutouts: [B, 7] or None. images: int32 [B] or None.
-    labels: float16 or float32 [B, C], or the top-k values [B, k] of `classes`, int32 [B, k] or None.
+    labels: float16 or float32, [B, C] or top-k values [B, k]. classes: int32 [B, k] or None.
     """
 
     coords: Floats
@@ -120,7 +120,7 @@ class _Items:
         self._where = where
 
     def error(self, name: str, expected: object, got: object = None) -> LabelFileError:
-        """Return the error of an item. got: None to show its type."""
+        """Return the error for the item `name`. got: what was found; None shows the item's type."""
         item = self.values[name]
         if got is None:
             got = f"{item.dtype} {list(item.shape)}" if isinstance(item, np.ndarray) else type(item).__name__

@@ -1,7 +1,7 @@
 """Plan an export: the file of each batch, and which trainers replay the folder exactly.
 
-Trainers hard-code view sizes, normalisation, resize filter and image order. Even with a
-correct folder, a student may see other pixels than the teacher did; a `Claim` says whether it does.
+Trainers hard-code view sizes, normalisation, resize filter and image order. So a student may see other
+pixels than the teacher, even if the folder is correct. A `Claim` says whether a trainer replays all views.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from lpld_labels.pool.reader import PoolReader
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExportPlan:
-    """The file of every batch, in key order.
+    """What to export. files: key and path of each batch, in key order.
 
-    regular: whether the pool is a complete labelling run. top_k: labels to keep per row; None for all.
+    regular: whether the pool is a complete labelling run. top_k: number of labels per row; None: all.
     """
 
     pool: PoolReader
@@ -87,7 +87,7 @@ def plan_export(pool: PoolReader, layout: Layout, options: ExportOptions) -> Exp
 
 
 def _require_types(pool: PoolReader, layout: Layout) -> None:
-    """Refuse numbers that are too large for the layout's dtypes."""
+    """Raise if the batch size, view size or number of classes is too large for the layout's dtypes."""
     header = pool.header
     dtypes = {item.name: item.dtype for item in layout.items if item.dtype}
     for name, what, value, spare in (
@@ -117,7 +117,7 @@ def _require_regular(pool: PoolReader, regular: bool, expected: str) -> None:
 
 
 def _sampler_notes(pool: PoolReader) -> list[str]:
-    """Refuse pools whose image order the trainers' sampler does not reproduce."""
+    """Return a note if only one era of PyTorch draws the pool's image order; raise if no era does."""
     fitting = _sampler_eras(pool)
     if not fitting:
         raise LabelSourceError(
@@ -157,7 +157,7 @@ def _is_regular(pool: PoolReader) -> bool:
 
 
 def _sampler_eras(pool: PoolReader) -> list[Era]:
-    """Return the versions of PyTorch whose RandomSampler, with the programs' seed, draws the pool's images.
+    """Return the eras of PyTorch in which RandomSampler, with the programs' seed, draws the pool's order.
 
     Trainers draw as many images as the files of epoch 0 hold, so epoch 0 must be complete.
     """
@@ -179,7 +179,7 @@ def _drawn_by(pool: PoolReader, era: Era) -> bool:
 
 
 def _pixels(plan: ExportPlan) -> list[str]:
-    """Compare a trainer's view size, resize filter and normalisation with the teacher's."""
+    """Return how a trainer's view size, resize filter and normalisation differ from the teacher's."""
     header, augmentation = plan.pool.header, plan.pool.header.augmentation
     views = {224: CUT_OUT_PROGRAM.normalisation} if plan.cut_out else plan.layout.views
     problems = []
@@ -212,7 +212,7 @@ def _mixed(plan: ExportPlan) -> list[str]:
 
 
 def _first_image(plan: ExportPlan) -> list[str]:
-    """Check for a trainer that identifies a batch by its first image."""
+    """Return the problems of a trainer that identifies a batch by its first image."""
     problems = []
     if shared := _shared(int(batch.images[0]) for batch in plan.views()):
         problems.append(
@@ -225,7 +225,7 @@ def _first_image(plan: ExportPlan) -> list[str]:
 
 
 def _first_images(plan: ExportPlan) -> list[str]:
-    """Check for a trainer that identifies a batch by its first three images."""
+    """Return the problems of a trainer that identifies a batch by its first three images."""
     shared = _shared(tuple(batch.images[:3].tolist()) for batch in plan.views())
     if not shared:
         return []
@@ -254,9 +254,9 @@ def _half_precision(plan: ExportPlan) -> list[str]:
 
 
 def moved_crops(coords: npt.NDArray[np.floating[Any]], views: ViewBatch, images: ImageTable) -> int:
-    """Return how many crops change when programs convert stored fractions, [B, 4], to pixels.
+    """Return how many crops change when a program converts their fractions `coords`, [B, 4], to pixels.
 
-    They multiply in float64; Pillow then rounds the corners left and left + width.
+    The programs multiply in float64; Pillow then rounds two corners, (top, left) and the opposite one.
     """
     found = coords.astype(np.float64) * image_sides(images, views.images)
     crops = views.crops.astype(np.int64)
@@ -266,7 +266,7 @@ def moved_crops(coords: npt.NDArray[np.floating[Any]], views: ViewBatch, images:
 
 
 def _tail(plan: ExportPlan) -> list[str]:
-    """Check whether the pool has probability for classes that the folder leaves out."""
+    """Return a problem if the pool gives probability to classes that the exported labels leave out."""
     pool, kept = plan.pool, plan.top_k
     if kept is None:
         return []
@@ -285,7 +285,7 @@ def _tail(plan: ExportPlan) -> list[str]:
 
 @dataclass(frozen=True)
 class Trainer:
-    """One way to train on an exported folder, which replays the labelled views if no check finds a problem.
+    """A program and option to train on an exported folder. It replays all views if no check finds a problem.
 
     option, needs: templates with {batch_size}, {epochs}, {batches}, {mix} and {quantization}.
     """
@@ -335,9 +335,9 @@ TRAINERS: Mapping[str, Sequence[Trainer]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Whether a program, called with a certain option, replays every labelled view with its own label.
+    """Whether a program, if called with this option, replays every labelled view with the view's own label.
 
-    why: problems and required options.
+    why: the problems found, and options that are also required.
     """
 
     program: str

@@ -1,6 +1,6 @@
 """Export a pool as the label folder of another program, which reads it with plain `torch.load`.
 
-Files are written to a directory beside the folder and moved when complete. An interrupted call resumes there.
+Files are written beside the folder and moved into place at the end. Another call resumes an interrupted one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lpld_labels.transforms.outputs import OVERWRITE_HINT, local_directory, requ
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ExportReport(Result):
-    """Result of an export. notes: one sentence each. claims: whether the program's trainers replay it."""
+    """Result of an export. notes: sentences for the user. claims: which trainers replay all views."""
 
     format: str
     pool: str
@@ -64,7 +64,7 @@ def export_pool(
 ) -> ExportReport:
     """Write a pool of any codec as a label folder of another program.
 
-    A folder that already has exactly these files is kept. overwrite: replace another label folder.
+    A folder that already has exactly these files is left alone. overwrite: replace any other label folder.
     """
     if label_format not in TRAINERS:
         raise InvalidArgumentError("unknown export format", expected=", ".join(TRAINERS), got=label_format)
@@ -102,7 +102,7 @@ def export_pool(
 
 
 def _require_label_folder(path: Path) -> None:
-    """Refuse to replace anything but a folder of label files. Names like `.tar` prove nothing."""
+    """Refuse to replace anything but a folder of label files. The suffix `.tar` proves nothing."""
     hint = "choose another path, or move it away"
     if path.exists() and not path.is_dir():
         raise PoolConflictError("not a folder, so it is not replaced", where=path, hint=hint)
@@ -140,7 +140,7 @@ def _prepared(workplace: Path, job: dict[str, Any]) -> Path:
 
 
 def _write(plan: ExportPlan, folder: Path, out: Path, progress: Progress | None) -> None:
-    """Write the missing files of a folder beside `out`, and move it into place."""
+    """Write the files that `folder` lacks, and move `folder` to `out`."""
     workplace = folder.parent
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     there -= _side_files(plan).keys()
@@ -208,7 +208,7 @@ def _largest(pool: PoolReader, key: BatchKey, kept: int) -> tuple[LabelArray, In
 
 
 def _side_files(plan: ExportPlan) -> dict[str, Callable[[], Iterator[str]]]:
-    """Return the text of the files beside the label files, by name."""
+    """Return the files beside the label files: name -> function that yields the text."""
     if not plan.layout.ids_file:
         return {}
     header = to_json(asdict(replace(plan.pool.header, lineage=()))).decode()

@@ -1,9 +1,9 @@
 """Image ids that are not in label files: drawn by PyTorch's sampler, or stored in a JSON file of lists.
 
 SRe2L and its descendants draw them with ``RandomSampler(dataset, generator)``, one generator for all epochs.
-PyTorch until 1.10 draws one permutation per epoch. Since 1.11 it draws a second one, for ``num_samples``
-beyond a multiple of the dataset, and discards it if there are none. Each is a ``torch.randperm`` on the CPU:
-a Fisher-Yates shuffle that takes 32 bits of MT19937 per step, modulo the number of elements left.
+PyTorch until 1.10 draws one permutation per epoch. PyTorch since 1.11 also draws a second permutation, for
+samples beyond a multiple of the dataset's size; here it is discarded. A permutation is ``torch.randperm`` on
+the CPU: a Fisher-Yates shuffle that takes 32 bits of MT19937 per step, modulo the number of elements left.
 
 LPLD and LPQLD write ``{"0": [6, 33, ...], "1": [...]}``, keyed by epoch or batch number. A file can hold
 tens of millions of ids, so lists are converted on access.
@@ -29,11 +29,11 @@ Era = Literal["old", "new"]
 ERAS: Mapping[Era, str] = {"new": "PyTorch >= 1.11", "old": "PyTorch < 1.11"}
 
 MAX_IMAGES = (2**32 - 1) // 20
-"""Above this, PyTorch draws 64 bits per step."""
+"""Limit on the number of images: above it, PyTorch draws 64 bits per step."""
 
 
 class SampledOrders:
-    """The image ids of any epoch in sampling order. Ascending epochs are cheapest."""
+    """The image ids of any epoch in sampling order. Access is fastest if epochs ascend."""
 
     def __init__(self, count: int, *, era: Era = "new", seed: int = DEFAULT_SAMPLER_SEED) -> None:
         if not 1 <= count <= MAX_IMAGES:
@@ -51,7 +51,7 @@ class SampledOrders:
         if epoch < self._epoch:
             self._generator, self._epoch = _torch_generator(self._seed), -1
         if epoch > self._epoch:
-            steps = self._count - 1  # Each takes 32 bits.
+            steps = self._count - 1  # A step takes 32 bits.
             self._generator.random_raw((epoch - self._epoch - 1) * self._drawn * steps, output=False)
             places_left = np.arange(self._count, 1, -1, dtype=np.uint64)
             order = list(range(self._count))
@@ -71,14 +71,14 @@ def _torch_generator(seed: int) -> np.random.MT19937:
 
 
 MAX_LISTS = 1 << 21
-"""ImageNet-21K with 50 images per class, batches of 100 and 300 epochs has 1.5 million."""
+"""Limit on lists in a file. ImageNet-21K (50 images per class, batches of 100, 300 epochs): 1.5 million."""
 MAX_LIST_FILE_BYTES = 1 << 31
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 _Ids = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_INDEX)]]
 
 
 class IdLists:
-    """The id lists of one file, by epoch or batch number. Pickles contain the path only."""
+    """The lists of image ids in a file, by epoch or batch number. Pickling keeps only the path."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,7 +114,7 @@ class IdLists:
         return list(self._lists)
 
     def __getitem__(self, number: int) -> IntArray:
-        """Return one list: int32 [n]."""
+        """Return the image ids of an epoch or batch: int32 [n]."""
         if self._last[0] != number:
             try:
                 ids = msgspec.json.decode(self._lists[number], type=_Ids)

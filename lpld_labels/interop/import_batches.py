@@ -25,15 +25,15 @@ from lpld_labels.pool.shard import EncodedBatch, Skipped
 
 _FREE_EPOCHS = 1000
 _EPOCHS_PER_FOLDER = 16
-"""Limit on epoch numbers: _FREE_EPOCHS, plus this number for each epoch that has files."""
+"""Epoch numbers must be below _FREE_EPOCHS plus this number for each epoch that has files."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Places:
     """The batches of a folder: their files and the image ids of their rows.
 
-    rows: rows of each batch, in key order. numbers: batch numbers in file names that continue across epochs.
-    lists: image ids by epoch, or by batch number if `numbers` is given; None if the label files hold them.
+    rows: row count of each batch, in key order. numbers: file numbers, if these continue across epochs.
+    lists: image ids by epoch, or by file number if `numbers` is given; None if the label files hold the ids.
     """
 
     batch_size: int
@@ -57,7 +57,7 @@ class Places:
 
 
 def _rows_by_epoch(batch_size: int, counts: Mapping[int, int]) -> dict[BatchKey, int]:
-    """Return the rows of each batch. counts: rows of each epoch."""
+    """Return the number of rows of each batch. counts: number of rows of each epoch."""
     return {
         BatchKey(epoch, batch): min(batch_size, count - first)
         for epoch, count in counts.items()
@@ -67,7 +67,7 @@ def _rows_by_epoch(batch_size: int, counts: Mapping[int, int]) -> dict[BatchKey,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchFiles:
-    """Source of batches for a `PoolPlan`; items are batch keys. skip_bad: skip damaged and missing files."""
+    """Source of batches for a `PoolPlan`, called with batch keys. skip_bad: skip damaged or missing files."""
 
     root: Path
     layout: Layout
@@ -156,7 +156,7 @@ def _require_like_others(batch: BatchFile, rows: int, target: Target, path: Path
 
 
 def check_ids(ids: IntArray, images: ImageTable, *, where: Path) -> None:
-    """Refuse image ids beyond the image folder."""
+    """Raise if an image id is not below the number of images. where: the file to name in the message."""
     if len(ids) and int(ids.max()) >= len(images):
         raise ImageMismatchError(
             f"labels refer to image {int(ids.max())}",
@@ -167,7 +167,7 @@ def check_ids(ids: IntArray, images: ImageTable, *, where: Path) -> None:
 
 
 def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
-    """Plan the pool and locate its batches."""
+    """Plan the pool that the import writes, and find the file of each batch."""
     layout, root = request.layout, request.folder.root
     files = request.folder.files(layout)
     if not files:
@@ -194,7 +194,7 @@ def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
 
 
 def _without_lists(request: Request, sample: BatchFile) -> Places:
-    """Return the places of batches whose image ids are in their files or drawn by a sampler."""
+    """Return the `Places` of a layout in which label files hold the image ids, or a sampler draws them."""
     batch_size, counts = epoch_sizes(request, sample)
     orders = None
     if request.layout.ids == "sampler":
@@ -204,11 +204,11 @@ def _without_lists(request: Request, sample: BatchFile) -> Places:
 
 
 def _by_epoch_lists(request: Request, sample: BatchFile) -> Places:
-    """Take image ids from LPLD's file. Epochs may be short, and the file may list epochs without labels."""
+    """Return `Places` with LPLD's lists of image ids. Epochs may be short, and some may have no labels."""
     notes = request.notes
     labelled = {key.epoch for key in request.batches}
     lists = _id_lists(request, labelled, "epoch", "or use --format sre2l")
-    # The program often lists epochs after the last labelled one.
+    # The program often lists further epochs, which come after the last labelled epoch.
     counts, repeating = {}, []
     for epoch in (number for number in lists.numbers if number <= max(labelled)):
         ids = lists[epoch]
@@ -231,7 +231,7 @@ def _by_epoch_lists(request: Request, sample: BatchFile) -> Places:
 
 
 def _by_batch_lists(request: Request, sample: BatchFile) -> Places:
-    """Take image ids from LPQLD's file, and split the batches into epochs at the first repeated image."""
+    """Return `Places` with LPQLD's image ids. A batch that would repeat an image begins a new epoch."""
     images, notes = request.images, request.notes
     lists = _id_lists(request, {key.batch for key in request.batches}, "batch", "copy it with the labels")
     numbers, rows, sizes = {}, {}, [0]
@@ -284,9 +284,9 @@ def _id_lists(request: Request, labelled: set[int], what: str, hint: str) -> IdL
 
 
 def epoch_sizes(request: Request, sample: BatchFile) -> tuple[int, dict[int, int]]:
-    """Return the batch size and the rows of each epoch: as in the longest; the last may have fewer."""
+    """Return the batch size and the rows by epoch. Epochs have equally many rows; the last may have fewer."""
     folder, notes = request.folder, request.notes
-    lengths = {key.epoch: key.batch + 1 for key in request.batches}  # Keys are sorted: the last batch wins.
+    lengths = {key.epoch: key.batch + 1 for key in request.batches}  # Sorted: an epoch's last batch wins.
     longest, final = max(lengths.values()), max(lengths)
     most = _FREE_EPOCHS + _EPOCHS_PER_FOLDER * len(lengths)
     if final >= most:  # Else all epochs before it would be planned and reported missing.
@@ -312,7 +312,7 @@ def epoch_sizes(request: Request, sample: BatchFile) -> tuple[int, dict[int, int
 def check_image_count(request: Request, seen: int, batch_size: int, *, where: Path) -> None:
     """Refuse an image folder that does not fit an epoch of `seen` images."""
     images = len(request.images)
-    # A program that drops its last incomplete batch leaves out fewer images than a batch holds.
+    # A program that drops an incomplete last batch leaves out fewer than `batch_size` images.
     if seen > images or (images - seen >= batch_size and not request.options.allow_extra_images):
         more = "; or pass --allow-extra-images" if seen < images else ""
         raise ImageMismatchError(
@@ -325,7 +325,7 @@ def check_image_count(request: Request, seen: int, batch_size: int, *, where: Pa
 
 
 # Infer the order of image ids from the labels: in the right order, rows of epochs 0 and 1 that belong to the
-# same image correlate; in a wrong one they do not.
+# same image correlate; in a wrong order, they do not.
 
 _WANTED_PAIRS = 400
 """Enough to tell a correlation of 0.05 from zero."""
@@ -335,7 +335,7 @@ _CERTAIN = 5.0
 
 
 class _Agreement(NamedTuple):
-    """Correlation of the labels of the same image under one order of ids."""
+    """How strongly labels of the same image correlate, if image ids have a given order."""
 
     mean: float
     error: float
@@ -343,7 +343,7 @@ class _Agreement(NamedTuple):
 
 
 def _chosen_era(request: Request, batch_size: int) -> Era:
-    """Return the era given in the options, else the one that fits the labels; refuse labels that fit none."""
+    """Return the era given in the options; if "auto", infer it from the labels. Raise if no era fits."""
     options, notes = request.options, request.notes
     found = _agreement_by_era(request, batch_size)
     parts = [f"{of.mean:.2f} +- {of.error:.2f} if {era}, {of.pairs} pairs" for era, of in found.items()]
@@ -373,7 +373,7 @@ def _chosen_era(request: Request, batch_size: int) -> Era:
 
 
 def _agreement_by_era(request: Request, batch_size: int) -> dict[Era, _Agreement]:
-    """Correlate labels of epochs 0 and 1 under each era's order; return {} if there are too few pairs."""
+    """Return how well epochs 0 and 1 agree in each era's image order; {} if there are too few pairs."""
     images = len(request.images)
     # m rows of each epoch have m * m / images images in common, on average.
     batches = math.ceil(math.sqrt(_WANTED_PAIRS * images) / batch_size)
@@ -398,8 +398,8 @@ def _directions(
 ) -> tuple[npt.NDArray[np.float32], IntArray] | None:
     """Return the label directions and image positions of up to `batches` batches of an epoch.
 
-    Directions: float32 [n, C], label minus row and column mean, scaled to length 1. Positions: int32 [n],
-    position in the epoch of the image with the greater weight in each view.
+    Directions: float32 [n, C], labels minus row and column means, with rows scaled to length 1. Positions:
+    int32 [n], of the image with the greater weight in each view; they count the images of an epoch from 0.
     """
     labels: list[npt.NDArray[np.float32]] = []
     places: list[IntArray] = []

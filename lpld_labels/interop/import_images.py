@@ -10,7 +10,7 @@ Class numbers are floats if stored with probabilities or in half precision.
 
 Views are not mixed, so batches can be chosen freely: batch b of epoch c holds crop c of the b-th group of
 images. Labels become top-k probabilities. As in FKD's trainer, the remaining probability is spread evenly
-over the other classes (marginal smoothing). Hard labels are probability 1 for one class.
+over the other classes (marginal smoothing). A hard label becomes probability 1 for its class.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ MAX_HALF_CLASSES = 2048
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageFile:
-    """The labels of one image. coords: [n, 4] fractions. flips: bool [n].
+    """The labels of n crops of one image. coords: [n, 4] fractions. flips: bool [n].
 
-    classes: int32 [n, k]. values: their probabilities, float16 or float32 [n, k].
+    classes: int32 [n, k]. values: probabilities of these classes, float16 or float32 [n, k].
     """
 
     kind: LabelType
@@ -64,7 +64,7 @@ class ImageFile:
 
 
 def read_image_file(path: Path) -> ImageFile:
-    """Read and validate one file."""
+    """Read and validate the label file of one image."""
     match read_torch_file(path):
         case [np.ndarray() as coords, np.ndarray() as flips, np.ndarray() as labels]:
             pass
@@ -112,9 +112,9 @@ def read_image_file(path: Path) -> ImageFile:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageFiles:
-    """Source of batches for a `PoolPlan`; items are indices of image groups.
+    """Source of batches for a `PoolPlan`, called with indices of image groups.
 
-    files: (image, path), sorted. crops: per image; equals the pool's epochs. skip_bad: skip damaged files.
+    files: (image id, path), sorted. crops: number of crops per image. skip_bad: skip damaged files.
     """
 
     root: Path
@@ -174,7 +174,7 @@ class ImageFiles:
 
 
 def plan_images(request: Request, *, skip_bad: bool) -> ImageFiles:
-    """Plan the pool and match label files with images."""
+    """Plan the pool that the import writes, and match label files with images."""
     folder, options, notes = request.folder, request.options, request.notes
     if not folder.by_image:
         raise LabelSourceError("no FKD label files", where=folder.root, expected=request.layout.summary)
@@ -213,7 +213,7 @@ def plan_images(request: Request, *, skip_bad: bool) -> ImageFiles:
 
 
 def _typical(paths: Sequence[Path]) -> ImageFile:
-    """Return a file like most of the first readable ones: with --skip-bad, others than it are left out."""
+    """Return a file of the most common kind among the first files. --skip-bad leaves out other kinds."""
     read: dict[object, list[ImageFile]] = {}
     for path in paths[:_SAMPLED]:
         with contextlib.suppress(LabelFileError):
@@ -223,7 +223,7 @@ def _typical(paths: Sequence[Path]) -> ImageFile:
 
 
 def _files_of_images(request: Request) -> list[tuple[int, Path]]:
-    """Match files with images by class folder and name; return (image, file), sorted."""
+    """Match label files with images by class folder and name. Return sorted pairs (image id, path)."""
     folder, images = request.folder, request.images
     known: dict[tuple[str, str], int] = {}
     for index, text in enumerate(images.paths):

@@ -1,4 +1,4 @@
-"""What an import writes: header and codec of the pool, from options, data and reported assumptions."""
+"""Determine header and codec of an imported pool from options, data and assumptions, which are reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Notes:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """A label folder to import. images: those that were labelled."""
+    """A label folder to import. images: the images that were labelled."""
 
     layout: Layout
     folder: LabelFolder
@@ -59,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Target:
-    """The pool to write."""
+    """Header, codec and images of the pool to write."""
 
     header: PoolHeader
     codec: Codec
@@ -76,7 +76,7 @@ class Target:
 
 
 def first_readable(candidates: Iterable[S], read: Callable[[S], T]) -> T:
-    """Return the result for the first readable candidate; raise the first error if none is readable."""
+    """Return read(candidate) for the first readable candidate; if there is none, raise the first error."""
     problem: LabelFileError | None = None
     for candidate in candidates:
         try:
@@ -87,7 +87,7 @@ def first_readable(candidates: Iterable[S], read: Callable[[S], T]) -> T:
 
 
 def batch_target(request: Request, sample: BatchFile, batch_size: int) -> Target:
-    """Return header and codec of a pool of batches like the sample."""
+    """Return the pool to write. sample: a batch that shows the label type and mixing of all batches."""
     header = _exported_header(request, sample, batch_size) or _assumed_header(request, sample, batch_size)
     columns, dtype = sample.labels.shape[1], sample.labels.dtype
     codec: Codec = Float32Codec() if dtype == "float32" else Float16Codec()
@@ -103,7 +103,7 @@ def batch_target(request: Request, sample: BatchFile, batch_size: int) -> Target
 
 
 def _exported_header(request: Request, sample: BatchFile, batch_size: int) -> PoolHeader | None:
-    """Return the header that an export wrote beside its labels; None without one, or if options are given."""
+    """Return the header beside the labels of an export; None if there is none or options replace it."""
     path, given = request.folder.root / HEADER_FILE, request.options
     replaced = (given.classes, given.output_size, given.resize, given.mean, given.ensemble, given.teachers)
     if any(replaced) or not request.layout.ids_file or not path.is_file():
@@ -165,8 +165,8 @@ def _classes(request: Request, sample: BatchFile) -> int:
 def likely_classes(request: Request, highest: int) -> int:
     """Return the number of classes of a top-k folder whose labels contain classes up to `highest`.
 
-    It is the count of a published program: the one that equals the number of image folders or, if the labels
-    have classes beyond these folders, the smallest one that fits.
+    The number is that of a published program. It equals the number of class folders or, if `highest` is
+    beyond these folders, is the smallest number above `highest`.
     """
     folders = request.class_folders
     counts = sorted(request.layout.programs)
@@ -184,7 +184,7 @@ def likely_classes(request: Request, highest: int) -> int:
 
 
 def output_size(request: Request, program: Program | None = None) -> int:
-    """Return the side of a view: as given, else the program's own or that of the images, else 224."""
+    """Return the side of a view: the given one, else the program's, else the side of all images, else 224."""
     if request.options.output_size is not None:
         return request.options.output_size
     sides = {*request.images.heights.tolist(), *request.images.widths.tolist()}
@@ -198,7 +198,7 @@ def output_size(request: Request, program: Program | None = None) -> int:
 
 
 def teachers(request: Request, classes: int, program: Program | None) -> tuple[Teacher, ...]:
-    """Return the teachers. Their normalisation is as given, else the program's, else unknown."""
+    """Return the teachers. The normalisation is the given one, else that of the program, else unknown."""
     mean, std = request.options.mean, request.options.std
     if mean is None and program is not None:
         mean, std = program.normalisation.mean, program.normalisation.std
@@ -214,7 +214,7 @@ def teachers(request: Request, classes: int, program: Program | None) -> tuple[T
 
 
 def _ensemble(request: Request, sample: BatchFile, side: int, program: Program | None) -> str:
-    """Return how several teachers' logits were combined: as given, else as in the published branch."""
+    """Return in words how the teachers' logits were combined: as given, else as in the published branch."""
     if sample.mix_kind == "mixup" and side < _DEFAULT_SIDE:
         request.notes.odd.append(
             "G-VBSM's branches for small images label views before MixUp blends them, and train on the "

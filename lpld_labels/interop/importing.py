@@ -35,14 +35,14 @@ from lpld_labels.transforms.remote_output import writes_pools
 
 AUTO = "auto"
 _COMPARED = 64
-"""Label files that a resumed import reads again to compare their labels."""
+"""Approximate number of finished batches or image groups whose labels a resumed import compares again."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ImportReport(Result):
     """Result of an import. found, assumed, odd: facts, assumptions and warnings, one sentence each.
 
-    holes: skipped files and why. source_bytes: size of the label files.
+    holes: skipped files, each with the reason. source_bytes: size of the label files.
     """
 
     format: str
@@ -71,7 +71,7 @@ def detect_format(source: str | os.PathLike[str], label_format: str = AUTO) -> s
 def require_importable(
     pool: str | os.PathLike[str], *sources: str | os.PathLike[str], overwrite: bool
 ) -> None:
-    """Refuse an output path where an import must not write."""
+    """Raise if an import must not write to the path `pool`, e.g. because it overlaps a source."""
     require_output(pool, *sources, overwrite=overwrite, step=LineageStep(operation="import", parameters={}))
 
 
@@ -91,7 +91,7 @@ def import_labels(
     """Convert a label folder into a pool. No code in the folder is run.
 
     label_format: a key of LAYOUTS, or ``auto`` to detect it.
-    images: the folder of the images that were labelled (one directory per class), or its table.
+    images: the folder of the images that were labelled (one directory per class), or its `ImageTable`.
     skip_bad: skip damaged and missing files, and record them in the pool.
     overwrite: replace an existing pool.
     """
@@ -117,7 +117,7 @@ def import_labels(
         None,
         request.options,
         format=request.layout.name,
-        source=folder.root.name,  # Not its path, which is local.
+        source=folder.root.name,  # The full path is not portable.
         assumed=request.notes.assumed,
         planned_batches=sum(shard.batches for shard in shards),
         **request.notes.results,
@@ -177,7 +177,7 @@ def _layout_of(folder: LabelFolder, name: str) -> Layout:
 
 
 def _other_labels(files: BatchFiles | ImageFiles, out: Path, step: LineageStep) -> str:
-    """Return how the labels differ from those imported earlier, or "" if they do not."""
+    """Return how the labels differ from labels imported earlier; "" if they are the same or none exist."""
     done: dict[BatchKey, bytes] = {}
     found = finished_before(out, step)
     if found is not None:

@@ -23,7 +23,7 @@ Triple = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Per-channel mean and std of pixels scaled to 0..1. owner: the data set's name with 's, for messages."""
+    """Per-channel mean and std of pixels scaled to 0..1. owner: such as "ImageNet's", for messages."""
 
     owner: str
     mean: Triple
@@ -38,11 +38,11 @@ NOT_NORMALISED = Normalisation("no", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
 @dataclass(frozen=True)
 class Program:
-    """One published labelling program, or one of its data sets.
+    """A published labelling program, or its branch for one data set.
 
     side: the only view size it supports; None if it supports any.
     views: the view size it always writes; None if the size is an option.
-    ensemble: how it combines several teachers; None with one teacher.
+    ensemble: how it combines the logits of several teachers; None if it has one teacher.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Program:
 
 
 CUT_OUT_PROGRAM = Program("the program for ImageNet-21K", NOT_NORMALISED)
-"""The only program that writes cut-outs, whatever the number of classes."""
+"""The only program that writes cut-outs. It applies to any number of classes."""
 
 Ids = Literal["sampler", "epoch lists", "batch lists", "items"]
 
@@ -146,8 +146,8 @@ GVBSM = Layout(
     file=_EPOCHS,
     items=(*_SIX, Item("images", "i8")),
     several_teachers=True,
-    # Plain averages in the branches for small images, norm scaling for ImageNet-1K; CIFAR-10's branch
-    # has CIFAR-100's normalisation and Tiny-ImageNet's has ImageNet's.
+    # The branches for small images average the logits; the one for ImageNet-1K scales them by norm. The
+    # CIFAR-10 branch normalises as for CIFAR-100, the Tiny-ImageNet branch as for ImageNet.
     programs={
         1000: Program("G-VBSM's branch for ImageNet-1K", IMAGENET, side=224, ensemble="norm-scaled"),
         200: Program("G-VBSM's branch for Tiny-ImageNet", IMAGENET, side=64, ensemble="average"),
@@ -164,9 +164,9 @@ FKD = Layout(
 )
 
 LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, FKD)}
-"""Layouts by name, in the order of detection: SRe2L's equals LPLD's without the file of image ids."""
+"""Layouts by name, in the order of detection. LPLD is before SRe2L, which only lacks the file of ids."""
 HEADER_FILE = "lpld-labels.json"
-"""The header of an exported pool. Only layouts with image ids have it: other trainers count all files."""
+"""Header of an exported pool. Layouts without `ids_file` lack it: their trainers count all files."""
 SIDE_FILES = frozenset({HEADER_FILE, *(layout.ids_file for layout in LAYOUTS.values() if layout.ids_file)})
 
 # Folders on disk
@@ -200,7 +200,7 @@ class LabelFolder:
     unknown: tuple[str, ...]
 
     def files(self, layout: Layout) -> list[Path]:
-        """Return a layout's label files by batch, then epoch: only an epoch's last batch may be short."""
+        """Return a layout's files by batch, then epoch. Short batches, at the ends of epochs, come late."""
         if not layout.file:
             return list(self.by_image.values())
         batches = self.batches[layout.file]
@@ -220,7 +220,7 @@ def is_label_file(path: Path) -> bool:
 
 
 def list_label_folder(root: Path) -> LabelFolder:
-    """List a label folder. Files per image are CLASS/IMAGE.tar in the folder, its train/ or a NAME/train/."""
+    """List a label folder. Files of images are CLASS/IMAGE.tar, below the folder, train/ or NAME/train/."""
     names: list[str] = []
     for name in _names(root):
         in_layout = any(pattern.fullmatch(name) for pattern in _FOLDERS) and (root / name).is_dir()

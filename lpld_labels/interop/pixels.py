@@ -21,7 +21,7 @@ Fractions = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.int64]
 
 CUTOUT_COLUMNS = 7
-"""Centre row, centre column, height and width as fractions of the view, then red, green, blue."""
+"""Columns: centre row, centre column, height and width as fractions of the view, then red, green, blue."""
 
 
 def exact_sizes(dtype: np.dtype[Any]) -> int:
@@ -36,7 +36,7 @@ def image_sides(table: ImageTable, images: IntArray) -> Integers:
 
 
 def crops_in_pixels(fractions: Fractions, sides: Integers, images: IntArray, *, where: object) -> IntArray:
-    """Return crops int32 [B, 4], (top, left, height, width), from fractions 0..1. sides: `image_sides`."""
+    """Return crops int32 [B, 4], (top, left, height, width) from fractions 0..1. sides: see `image_sides`."""
     pixels, off = _whole_pixels(fractions, sides)
     room = sides[:, :2] - pixels[:, :2]
     if int(sides.max()) > exact_sizes(fractions.dtype):
@@ -60,8 +60,8 @@ def crops_in_pixels(fractions: Fractions, sides: Integers, images: IntArray, *, 
 def cutouts_in_pixels(stored: Fractions, output_size: int, *, where: object) -> CutOut:
     """Return the boxes that the ImageNet-21K program painted. stored: [B, 7], see CUTOUT_COLUMNS.
 
-    The program clips centre -+ half the side to the view and calls ``ImageDraw.rectangle``, which includes
-    the second corner.
+    The program clips two corners, centre - half and centre + half, to the view. ``ImageDraw.rectangle`` then
+    paints a box that includes the second corner.
     """
     fractions, colours = stored[:, :4], stored[:, 4:]
     pixels, off = _whole_pixels(fractions, np.full(fractions.shape, output_size))
@@ -89,7 +89,7 @@ def cutouts_in_pixels(stored: Fractions, output_size: int, *, where: object) -> 
 
 
 def _whole_pixels(fractions: Fractions, sides: Integers) -> tuple[Integers, BoolArray]:
-    """Return fraction * side as integers, and where the remainder exceeds the fraction's rounding error."""
+    """Return fractions * sides as integers, and a mask of products that are too far from an integer."""
     # In float64, as the programs do: a Python float times the side of the image.
     exact = fractions.astype(np.float64) * sides
     pixels = np.rint(exact)
@@ -110,7 +110,7 @@ def stored_fractions(views: ViewBatch, images: ImageTable) -> npt.NDArray[np.flo
 def cutouts_in_fractions(
     views: ViewBatch, cutout: CutOut, augmentation: Augmentation
 ) -> npt.NDArray[np.float32]:
-    """Return the [B, 7] rows from which the program paints these cut-outs. Centres are before clipping."""
+    """Return float32 [B, 7] from which the program paints these cut-outs. Centres are before clipping."""
     size = augmentation.output_height
     side = int((augmentation.cutout_fraction or 0.0) * size + 0.5)
     half = side // 2

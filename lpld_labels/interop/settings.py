@@ -18,7 +18,7 @@ DEFAULT_SAMPLER_SEED = 42
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """Facts that a label folder does not contain. None: infer from the data, else assume a default."""
+    """Facts that a label folder does not contain. None: infer the fact from the data, or assume a default."""
 
     torch_era: Annotated[
         Literal["auto", "new", "old"],
@@ -83,7 +83,7 @@ class ExportOptions:
 
 
 def import_parameters(header: PoolHeader) -> dict[str, Any]:
-    """Return settings and results of the import in a pool's lineage; {} if the pool was not imported."""
+    """Return the settings and results of the import step in a lineage; {} if the pool was not imported."""
     found: dict[str, Any] = {}
     for step in header.lineage:
         if step.operation == "import":

@@ -32,7 +32,7 @@ from lpld_labels.io.random_access import read_regular
 Array = npt.NDArray[Any]
 
 MAX_FILE_BYTES = 1 << 31
-"""A batch of 1024 rows of 10,450 float32 labels is 43 MB."""
+"""Limit on the size of a file. A batch of 1024 rows of 10,450 float32 labels is 43 MB."""
 MAX_MEMBERS = 1000
 """Limit on zip members. Label files have about ten."""
 MAX_INSTRUCTIONS = 200_000
@@ -68,7 +68,7 @@ _INSTRUCTIONS = frozenset(
     | {"EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
     | {"BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"}
 )
-"""No dictionaries, sets or buffers; objects are only created by calling the names in `_NAMES`."""
+"""Allowed opcodes: no dictionaries, sets or buffers. Only calls of names in `_NAMES` create objects."""
 
 
 def read_torch_file(path: Path) -> object:
@@ -107,9 +107,9 @@ _PICKLE_ERRORS = (*_ODD_BYTES, AttributeError, LookupError, TypeError, pickle.Un
 
 
 def _members(data: bytes, where: Path) -> dict[str, bytes]:
-    """Return the required members of a zip; `zipfile` verifies their checksums."""
+    """Return the members that are needed: name -> contents. `zipfile` verifies their checksums."""
     try:
-        # Count first: `zipfile` allocates ten times the size of a directory entry.
+        # Count members first: for each, `zipfile` allocates ten times the size of its directory entry.
         if data.count(_MEMBER_HEADER) > MAX_MEMBERS:
             raise ValueError(f"it has more than {MAX_MEMBERS} members")
         archive = zipfile.ZipFile(io.BytesIO(data))
@@ -201,7 +201,7 @@ class _Unpickler(pickle.Unpickler):
         return stored.astype(dtype, copy=False)
 
     def _encode(self, text: object, encoding: object) -> bytes:
-        """Return bytes that protocol 2 wrote as text. Their total is limited to the length of the pickle."""
+        """Return bytes that protocol 2 wrote as text. The number of bytes over all calls is limited."""
         if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
             raise ValueError("bytes are not written as latin-1 text")
         self._encodable -= len(text)
@@ -264,14 +264,14 @@ def _tensor(
 
 
 def _no_hooks() -> None:
-    """Replace the empty dictionary of hooks that every tensor has."""
+    """Called in place of OrderedDict, the empty dictionary of hooks that every tensor has."""
 
 
 _SIMPLE = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248])")
 
 
 class _Dtype:
-    """A numeric dtype. The pickle sets its byte order as state."""
+    """A numeric dtype. The pickle sets the byte order through __setstate__."""
 
     __slots__ = ("dtype",)
 
@@ -290,7 +290,7 @@ class _Dtype:
 
 
 class _Array:
-    """An array. The pickle sets shape, dtype and bytes as state."""
+    """An array. The pickle sets shape, dtype and bytes through __setstate__."""
 
     __slots__ = ("_array",)
 
@@ -343,9 +343,9 @@ _STORAGE_NAMES = {dtype: name for name, dtype in STORAGES.items()}
 
 
 def torch_file_bytes(content: list[Any], *, name: str) -> bytes:
-    """Return the file of a nested list of NumPy arrays (saved as tensors), floats, ints and None.
+    """Return a torch.save file of nested lists of floats, ints, None and NumPy arrays (saved as tensors).
 
-    name: folder in the zip; torch uses the file's stem. Equal contents give equal bytes.
+    name: name of the folder in the zip; torch uses the file's stem. Equal contents give equal bytes.
     PyTorch can load the file with weights_only=True.
     """
     arrays: list[Array] = []
@@ -370,7 +370,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 
 def _pickled(item: object, arrays: list[Array]) -> bytes:
-    """Return an item in pickle protocol 2, and append its arrays to `arrays`."""
+    """Return the opcodes that create an item (protocol 2), and append the item's arrays to `arrays`."""
     if isinstance(item, list):
         return b"](" + b"".join(_pickled(part, arrays) for part in item) + b"e"
     if isinstance(item, np.ndarray):
@@ -383,7 +383,7 @@ def _pickled(item: object, arrays: list[Array]) -> bytes:
 
 
 def _pickled_tensor(array: Array, arrays: list[Array]) -> bytes:
-    """Return a call of torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())."""
+    """Pickle a call of torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())."""
     dtype = array.dtype.newbyteorder("=")
     if dtype not in _STORAGE_NAMES:
         raise InvalidArgumentError("cannot write arrays of this dtype", got=array.dtype)

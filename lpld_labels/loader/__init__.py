@@ -1,7 +1,7 @@
 """Pools as stock `torch.utils.data` loaders.
 
-`pool_loader` yields training batches (images, labels, targets), `label_loader` whole label batches without
-images.
+`pool_loader` yields training batches of images, labels and targets. `label_loader` yields whole label batches
+without images.
 
     from lpld_labels.loader import pool_loader
 
@@ -12,7 +12,7 @@ images.
     loader.state_dict()      # resume at the next batch with load_state_dict
 
 Terms: a label batch's *place* is its number in the pool's index; a view's *slot* is its row in its label
-batch; a *position* is (epoch, rows done, steps done); a *step* is one batch of every process; a *buffer* is
+batch; a *position* is (epoch, rows done, steps done); a *step* is one batch on every process; a *buffer* is
 shared memory for the pixels of one label batch.
 
     schedule       which rows each process trains on     workers        label batches, prepared by workers

@@ -65,12 +65,12 @@ class UndecodedBatch:
         return self.views.key
 
     def labels(self, device: torch.device | str = "cpu") -> torch.Tensor:
-        """Decode to float32 [B, C] on a device."""
+        """Return the decoded labels on a device: float32 [B, C]."""
         return self.codec.join(tuple(_tensor(part).to(device) for part in self.parts))
 
 
 class Rows(NamedTuple):
-    """A label batch to cut. pixels, parts: on the training device. facts: PoolBatch's fields after labels."""
+    """A label batch to cut. pixels, parts: on the training device. facts: PoolBatch fields after `labels`."""
 
     pixels: torch.Tensor
     parts: tuple[torch.Tensor, ...]
@@ -81,7 +81,7 @@ class Rows(NamedTuple):
 class BatchMaker:
     """Cuts a stream of label batches into training batches on a device.
 
-    normalisation: (mean, std), or None for raw pixels. temperature: of the softmax; None for stored labels.
+    normalisation: (mean, std), or None for raw pixels. temperature: softmax temperature; None: no softmax.
     memory: provides unpinned CPU memory for images.
     """
 
@@ -97,7 +97,7 @@ class BatchMaker:
     _start: int = 0
 
     def make(self, rows: int | None, epoch: int) -> PoolBatch:
-        """Return the next `rows` rows as a batch. rows: None for the rest of a label batch."""
+        """Return a batch of the next `rows` rows, or, if None, of all rows left in a label batch."""
         if rows is None:
             rows = len(self._left().pixels) - self._start
         images = self._empty_images(rows)
@@ -142,7 +142,7 @@ class BatchMaker:
         )
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor on the training device; the caller may reuse its memory at once."""
+        """Return the tensor on the training device. If copied, the original may be overwritten at once."""
         if self.device.type == "cpu":
             return tensor
         if self.device.type == "cuda":
@@ -160,7 +160,7 @@ class BatchMaker:
         return flat.permute(0, 3, 1, 2)
 
     def _finish(self, pixels: torch.Tensor, images: torch.Tensor) -> None:
-        """Write pixels into the rows of a batch, normalised if requested."""
+        """Write pixels, normalised if requested, into `images`, which are rows of a batch."""
         if self.normalisation is not None:
             normalise(pixels, *self.normalisation, out=images)
         elif pixels.dtype == images.dtype:
@@ -183,7 +183,7 @@ class BatchMaker:
 class BufferPool:
     """Reuses image memory once no tensor refers to it. Keeps at most `keep` free blocks.
 
-    Page faults in fresh memory cost more than filling it with a batch of images.
+    Page faults in fresh memory take longer than writing a batch of images to it.
     """
 
     def __init__(self, *, keep: int = 2) -> None:
@@ -198,7 +198,7 @@ class BufferPool:
         if block.nbytes < needed:
             block = np.empty(needed, np.uint8)
         lent = block[:needed]
-        # The tensor's storage holds `lent` until its last view is gone.
+        # The tensor's storage refers to `lent` until the last view of the tensor is gone.
         weakref.finalize(lent, self._give_back, block).atexit = False
         pixels = torch.from_numpy(lent).view(dtype)
         return pixels.view(rows, height, width, 3).permute(0, 3, 1, 2)
@@ -209,7 +209,7 @@ class BufferPool:
 
 
 def _tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
-    """Return a tensor that shares the array's memory, or copies it if it is read-only."""
+    """Return a tensor that shares the array's memory, or a copy if the array is read-only."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 

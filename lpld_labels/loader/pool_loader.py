@@ -62,20 +62,20 @@ def pool_loader(
 ) -> PoolLoader:
     """Open a pool and its images for training; return a `torch.utils.data.DataLoader` of `PoolBatch`es.
 
-    Every iteration is the next epoch. `state_dict` and `load_state_dict` resume at the exact next batch.
+    Each iteration yields the next epoch. `state_dict` and `load_state_dict` resume at the exact next batch.
     Batches do not depend on the number of workers.
 
     pool: the pool's path or address, or a `PoolReader`.
     images_dir: the labelled image folder; None for a pool that carries its images.
     batch_size: rows per batch and process, any number. Views are mixed within their label batch and cut
-        into batches afterwards, so pixels and labels do not depend on this. None: whole label batches.
+        into batches afterwards, so pixels and labels do not depend on it. None: whole label batches.
     drop_last: leave out a last batch of fewer rows than `batch_size`.
     equal_epochs: leave out incomplete label batches, so that all epochs have the same length; for trainers
         that read the length once (Lightning, Hugging Face's Trainer).
     sampling: which label batches an epoch uses. "shuffled": all batches before any is repeated. "batches":
         drawn with replacement, as the paper does. "epochs": a stored epoch, drawn with replacement.
         "epoch-by-epoch": stored epochs in order. "stored": batches in stored order.
-    seed: of the sampling. The order depends on seed and epoch only.
+    seed: random seed of the sampling. The order depends on seed and epoch only.
     batches_per_epoch: label batches per epoch; by default, one pass over the images.
     temperature: a number, or a function of the epoch. The loader then yields probabilities
         softmax(z / temperature) instead of the stored labels.
@@ -86,10 +86,10 @@ def pool_loader(
     device: where to normalise, decode labels and return tensors. By default the CPU, or Accelerate's device
         after `accelerator.prepare`.
     pin_memory: yield images in pinned memory (without `device`).
-    rank, world_size: this process and the number of processes; by default torch.distributed's when an
-        iteration starts. All ranks' batches of step s are the rows of step s of one process with batches of
-        `batch_size * world_size` rows. Ranks get equal shares; at most `world_size - 1` rows at an epoch's
-        end are dropped. Tensor-parallel ranks, which need the same rows, pass the same rank.
+    rank, world_size: number of this process and of all processes; by default those of torch.distributed when
+        an iteration starts. In each step, all ranks together get the rows that a single process would get
+        with batches of `batch_size * world_size` rows. Ranks get equal shares; at most `world_size - 1` rows
+        at an epoch's end are dropped. Tensor-parallel ranks, which need the same rows, pass the same rank.
     num_workers, prefetch_factor, multiprocessing_context: as for DataLoader. Workers persist across epochs.
     cache_directory: directory for decoded images, shared with later runs and other processes, and for the
         files of a remote pool. By default workers share decoded images in memory (up to 4 GiB), and
@@ -165,7 +165,7 @@ def label_loader(
     """Open a pool without its images; return a `torch.utils.data.DataLoader` of `UndecodedBatch`es.
 
     For trainers with their own image pipeline. An item is a whole label batch, because its views are mixed
-    with each other. Ranks take batches in turn; at most world_size - 1 at an epoch's end are dropped.
+    with each other. Ranks take batches in turn; up to world_size - 1 batches at an epoch's end are dropped.
     See `pool_loader` for the parameters.
     """
     made = partial(label_loader, **locals())
@@ -216,7 +216,7 @@ def _check_processes(
 
 
 class TrainingSteps(Dataset[Any]):
-    """The batches of one process, indexed by step; fastest in step order.
+    """The batches of one process, indexed by step. Access is fastest in step order.
 
     Accelerate and Hugging Face's Trainer skip batches by wrapping a loader's `dataset` and `sampler` in a
     stock DataLoader, which yields the same batches from any step on. An iteration begins at `position`, or
@@ -275,13 +275,13 @@ class TrainingSteps(Dataset[Any]):
         self._waiting = True
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration; a position inside that epoch is kept."""
+        """Choose the epoch of the next iteration. A position that was set inside this epoch is kept."""
         if not (self._waiting and self.position.epoch == epoch):
             self.place(Position(epoch))
 
 
 class StepSampler(BatchSampler, DistributedSampler[Any]):
-    """Yields the current epoch's steps. A DistributedSampler, because Lightning replaces other samplers."""
+    """Yields the steps of an epoch. Is a DistributedSampler because Lightning replaces other samplers."""
 
     def __init__(self, steps: TrainingSteps) -> None:
         # The bases' constructors need an inner sampler and a process group.
@@ -302,8 +302,8 @@ class StepSampler(BatchSampler, DistributedSampler[Any]):
 class PoolLoader(DataLoader[Any]):
     """A DataLoader made by `pool_loader` or `label_loader`.
 
-    One iteration at a time: starting another ends the previous one. Its own `num_workers` is 0, because the
-    workers belong to `dataset`. `state_dict` and `load_state_dict` work like those of torchdata's
+    Only one iteration runs at a time: a new one ends the previous one. The attribute `num_workers` is 0,
+    because `dataset` has the workers. `state_dict` and `load_state_dict` work like those of torchdata's
     StatefulDataLoader, so Lightning and Accelerate put them into their checkpoints.
     """
 
@@ -330,14 +330,14 @@ class PoolLoader(DataLoader[Any]):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle arguments and position: the copy has streams and workers of its own."""
+        """Pickle only arguments and position. The unpickled loader starts its own workers."""
         return _made_again, (self._made, self.dataset.position)
 
     def __len__(self) -> int:
         """Number of batches this process yields in the current epoch.
 
-        If resumed with another number of processes, at least the steps done plus the steps left: trainers
-        count from their checkpoint and stop at this number.
+        After resuming with another number of processes, it is at least the steps done plus the steps left:
+        trainers count on from their checkpoint and stop at this number.
         """
         at, schedule = self.dataset.position, self.dataset.schedule
         processes = self.dataset.processes()
@@ -370,7 +370,7 @@ class PoolLoader(DataLoader[Any]):
         self.dataset.set_epoch(epoch)
 
     def skip_to(self, epoch: int, steps: int) -> None:
-        """Start the next iteration in an epoch, after some of its steps."""
+        """Start the next iteration in `epoch`, after the first `steps` steps of that epoch."""
         self.dataset.place(self.dataset.schedule.position(epoch, steps, self.dataset.processes()))
 
     def state_dict(self) -> dict[str, Any]:
@@ -380,8 +380,8 @@ class PoolLoader(DataLoader[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume at the batch that was next when the state was saved.
 
-        The number of workers and processes may differ. The batch size may differ, but not to or
-        from None. Pool, sampling and seed must be the same. All processes load the same state.
+        The number of workers and processes may differ. The batch size may differ, unless it was or
+        becomes None. Pool, sampling and seed must be the same. All processes load the same state.
         """
         self.dataset.place(parse_state(state, self._identity()))
 
@@ -398,7 +398,7 @@ def _made_again(made: Callable[[], PoolLoader], position: Position) -> PoolLoade
 
 @contextmanager
 def _announced_to_accelerate(loader: Any) -> Iterator[torch.device | None]:
-    """Yield Accelerate's device or None. Register the loader: gradient accumulation ends with its epoch."""
+    """Yield Accelerate's device or None. Meanwhile, Accelerate ends gradient accumulation with the epoch."""
     # Accelerate marks each object it has prepared; the mark on the class does not count.
     if "_is_accelerate_prepared" not in vars(loader):
         yield None

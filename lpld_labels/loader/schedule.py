@@ -5,25 +5,25 @@ First: the label batches of an epoch, in order. The paper's improved label pool 
 
 | sampling       | a training epoch is                                              | in the paper           |
 |----------------|------------------------------------------------------------------|------------------------|
-| batches        | L batches drawn from all of the pool, with replacement           | ILP: its main results  |
+| batches        | L batches drawn from all of the pool, with replacement           | ILP: the main results  |
 | epochs         | one stored epoch drawn with replacement, in stored order         | without ILP            |
-| epoch-by-epoch | stored epoch number (epoch mod E) of the E that survive          | no pruning: 1x         |
+| epoch-by-epoch | the stored epoch at index (epoch mod E) of the E in the pool     | no pruning: 1x         |
 | shuffled       | the next L batches of endless shuffles of the pool: the default  | not used               |
-| stored         | the next L batches of the pool in key order, round and round     | not used               |
+| stored         | the next L batches in key order; starts over at the pool's end   | not used               |
 
 L is the number of batches in one pass over the images, ceil(images / batch size), unless given. In a pool of
 fewer than L batches, "batches", "shuffled" and "stored" repeat batches within an epoch; the other two have
 shorter epochs.
 
 Second: steps and shares. The rows of an epoch's label batches are concatenated. With W processes and b rows
-per batch, step s of all processes is rows [s * b * W, (s + 1) * b * W), of which process r takes the r-th b
-rows: the same rows in the same order as one process with batches of b * W rows. A shorter last step is shared
-evenly too (unless drop_last), so all processes make the same number of steps; at most W - 1 rows at an
-epoch's end are dropped. For whole label batches, a unit is a label batch and b is 1: step s of process r is
-label batch s * W + r.
+per batch, step s covers rows [s * b * W, (s + 1) * b * W). Process r takes the r-th block of b rows, so a
+step has the same rows in the same order as with one process and b * W rows. A shorter last step is shared
+evenly (unless drop_last), so all processes make the same number of steps; at most W - 1 rows at an epoch's
+end are dropped. If batches are whole label batches, a unit is a label batch instead of a row and b is 1:
+process r takes label batch s * W + r in step s.
 
-Views are mixed with partners of their own label batch. A process that takes part of a label batch also
-renders the partners of its rows: at most twice its rows, none extra if b is a multiple of the label batch.
+Views are mixed with partners of their own label batch. A process that takes only some rows of a label batch
+also renders their partners: at most one per row, and none if b is a multiple of the label batch's size.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ from lpld_labels.pool.reader import PoolReader
 SAMPLINGS = ("batches", "epochs", "epoch-by-epoch", "shuffled", "stored")
 WHOLE_EPOCHS = ("epochs", "epoch-by-epoch")
 STATE_VERSION = 3
-MAX_EPOCH_BATCHES = 1 << 24  # An epoch's order is in memory.
+MAX_EPOCH_BATCHES = 1 << 24  # The order of an epoch is kept in memory.
 
 Integers = npt.NDArray[np.int64]
 Runs = tuple[tuple[int, int], ...]
-"""Units [start, stop) of one label batch, in order."""
+"""Ranges [start, stop) of units of one label batch, in order."""
 
 
 class Processes(NamedTuple):
-    """Process `rank` of the `world` that share each epoch."""
+    """Process number `rank` of the `world` processes that share each epoch."""
 
     rank: int
     world: int
 
 
 class Position(NamedTuple):
-    """All processes together have delivered `done` units of `epoch`, in `steps` steps."""
+    """Where a run stands: all processes together have delivered `done` units of `epoch`, in `steps` steps."""
 
     epoch: int
     done: int = 0
@@ -69,7 +69,7 @@ class Position(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One batch of one process, of `units` units. All processes advance from `before` to `after`."""
+    """One batch of one process, with `units` rows or label batches. All processes go on to `after`."""
 
     before: Position
     units: int
@@ -85,8 +85,8 @@ class Step(NamedTuple):
 class Schedule:
     """The label batches, steps and shares of every epoch.
 
-    epochs, rows: [N], stored epoch and rows of each label batch, in key order. batches_per_epoch: L above.
-    equal_epochs: skip incomplete label batches. batch: rows per process and step; None: label batches.
+    epochs, rows: [N], stored epoch and row count of each label batch, in key order. batches_per_epoch: L.
+    equal_epochs: skip incomplete label batches. batch: rows per process and step; None: a label batch.
     """
 
     sampling: str
@@ -121,7 +121,7 @@ class Schedule:
 
     @staticmethod
     def of(pool: PoolReader, *, batches_per_epoch: int | None = None, **settings: Any) -> Schedule:
-        """Return the schedule of a pool; L follows from its images and batch size unless given."""
+        """Return the schedule of a pool. batches_per_epoch: by default, images / batch size, rounded up."""
         if batches_per_epoch is None:
             batches_per_epoch = max(1, -(-len(pool.images) // pool.header.batch_size))
         return Schedule(
@@ -156,7 +156,7 @@ class Schedule:
         return usable[np.flatnonzero(stored == survivors[chosen])]
 
     def _shuffled(self, epoch: int, count: int) -> Integers:
-        """Return an epoch's L entries of the concatenated shuffles; the key of shuffle k is (seed, k)."""
+        """Return an epoch's L entries of the concatenated shuffles. The key of shuffle k is (seed, k)."""
         start, stop = epoch * self.batches_per_epoch, (epoch + 1) * self.batches_per_epoch
         first, last = start // count, (stop - 1) // count
         shuffles = [
@@ -165,28 +165,28 @@ class Schedule:
         return np.concatenate(shuffles)[start - first * count : stop - first * count]
 
     def _draws(self, stream: int, count: int) -> npt.NDArray[np.float64]:
-        """Return uniform draws: NumPy keeps only this stream stable between releases."""
+        """Return uniform draws of `random`, the only method that NumPy keeps stable between releases."""
         return keyed_generator(self.seed, Stream.LOADER_ORDER, stream).random(count)
 
     def units(self, epoch: int) -> tuple[Integers, Integers]:
-        """Return an epoch's places and the cumulative number of units: int64 [n] each."""
+        """Return the places of an epoch's label batches and the running total of units: int64 [n] each."""
         if epoch not in self._units:
             places = self.places(epoch)
             sizes = np.ones(len(places), np.int64) if self.batch is None else self.rows[places]
-            # Keep the last few: they are used often, and workers are ahead.
+            # Keep the last few epochs: they are used often, and workers run ahead.
             for old in list(self._units)[:-2]:
                 del self._units[old]
             self._units[epoch] = (places, np.cumsum(sizes, dtype=np.int64))
         return self._units[epoch]
 
     def rows_of(self, epoch: int) -> int:
-        """Return how many rows an epoch has for all processes together."""
+        """Return the number of rows in an epoch, over all processes."""
         return int(self.rows[self.units(epoch)[0]].sum())
 
     # Steps and shares
 
     def _sizes(self, position: Position, world: int) -> Integers:
-        """Return the units per process of each remaining step of an epoch."""
+        """Return how many units each process takes in each remaining step of the position's epoch."""
         total, batch = int(self.units(position.epoch)[1][-1]), self.batch or 1
         if total < world:
             raise InvalidArgumentError(
@@ -202,11 +202,11 @@ class Schedule:
         return sizes
 
     def count(self, position: Position, processes: Processes) -> int:
-        """Return how many steps are left of an epoch at a position."""
+        """Return how many steps of the position's epoch remain."""
         return len(self._sizes(position, processes.world))
 
     def steps(self, position: Position, processes: Processes) -> Iterator[Step]:
-        """Yield the steps that are left of an epoch at a position; all processes have the same number."""
+        """Yield the remaining steps of the position's epoch; all processes have equally many."""
         sizes = self._sizes(position, processes.world).tolist()
         for left, units in zip(range(len(sizes), 0, -1), sizes, strict=True):
             done = position.done + units * processes.world
@@ -217,7 +217,7 @@ class Schedule:
             position = after
 
     def position(self, epoch: int, steps: int, processes: Processes) -> Position:
-        """Return the position after some steps of an epoch."""
+        """Return the position after the first `steps` steps of an epoch."""
         if steps < 0:
             raise InvalidArgumentError("steps count from 0", expected="at least 0", got=steps)
         before = Position(epoch)
@@ -225,7 +225,7 @@ class Schedule:
         return max((step.after for step in done), default=before)
 
     def runs(self, position: Position, processes: Processes) -> Iterator[tuple[int, Runs]]:
-        """Yield (place, runs of units) of this process's label batches in the rest of an epoch."""
+        """Yield (place, ranges of units) of each label batch that this process still uses in the epoch."""
         rank, world = processes
         sizes = self._sizes(position, world)
         if not len(sizes):
@@ -239,7 +239,7 @@ class Schedule:
         begins = np.concatenate([[0], ends[:-1]])
         first = np.searchsorted(ends, starts, side="right")
         touched = np.searchsorted(ends, stops - 1, side="right") - first + 1
-        # One entry per range and label batch it touches.
+        # One entry per pair of a range and a label batch that the range touches.
         within = np.arange(touched.sum()) - np.repeat(np.cumsum(touched) - touched, touched)
         batch = np.repeat(first, touched) + within
         run_starts = np.maximum(np.repeat(starts, touched), begins[batch]) - begins[batch]
@@ -252,7 +252,7 @@ class Schedule:
     # Saved positions
 
     def identity(self) -> dict[str, Any]:
-        """Return what a saved position depends on, as JSON values."""
+        """Return the settings on which a saved position depends, as JSON values."""
         return {
             "sampling": self.sampling,
             "seed": self.seed,
@@ -263,7 +263,7 @@ class Schedule:
 
 
 def parse_state(state: dict[str, Any], expected: dict[str, Any]) -> Position:
-    """Return the position a state names; refuse states of another pool, sampling or seed."""
+    """Return the position in a saved state. Raise if it was saved with another pool, sampling or seed."""
     for name, value in expected.items():
         if state.get(name) != value:
             raise InvalidArgumentError(
@@ -283,8 +283,8 @@ def parse_state(state: dict[str, Any], expected: dict[str, Any]) -> Position:
 def current_processes(rank: int | None = None, world_size: int | None = None) -> Processes:
     """Return rank and number of processes: as given, else torch.distributed's, else (0, 1).
 
-    Call it when an iteration starts: Lightning sets up torch.distributed after the loader is made. Refuses a
-    launcher's environment that disagrees, because every process would train on the same rows.
+    Call it when an iteration starts: Lightning sets up torch.distributed after the loader is made. Raises if
+    a launcher's environment variables contradict the result: all processes would train on the same rows.
     """
     if rank is not None and world_size is not None:
         return Processes(rank, world_size)
@@ -309,5 +309,5 @@ def current_processes(rank: int | None = None, world_size: int | None = None) ->
 
 
 def _below(count: int, draws: npt.NDArray[np.float64]) -> Integers:
-    """Turn uniform draws into integers below `count`."""
+    """Turn uniform draws from [0, 1) into integers below `count`."""
     return np.minimum((draws * count).astype(np.int64), count - 1)

@@ -1,7 +1,7 @@
-"""Label batches prepared by worker processes: read, split, rendered into shared memory.
+"""Worker processes that prepare label batches: read them, split labels, render into shared memory.
 
-A stock `torch.utils.data.DataLoader` runs the workers. Its items are label batches (this process's rows of
-them) in the order of the schedule, for any number of workers. batches.py cuts them into training batches.
+A stock `torch.utils.data.DataLoader` runs the workers. Its items are this process's rows of label batches, in
+the order of the schedule for any number of workers. batches.py cuts the items into training batches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHECK_SECONDS = 1.0
 
 
 class Task(NamedTuple):
-    """One label batch to prepare. buffer: number of the buffer for its pixels. runs: rows; None for all."""
+    """One label batch to prepare. buffer: number of the pixel buffer. runs: ranges of rows; None: all."""
 
     place: int
     buffer: int
@@ -40,8 +40,8 @@ class Task(NamedTuple):
 class Prepared(NamedTuple):
     """n rows of a label batch, sent to the training process.
 
-    slots: int64 [n]. views: these rows, then their mix partners if only some rows were requested. parts:
-    labels of the n rows (`Codec.split`). pixels: None if they are in buffer `buffer`, or there are no images.
+    slots: int64 [n]. views: the n views, then their mix partners if only some rows were requested.
+    parts: labels of the n rows (`Codec.split`). pixels: None without images, or if buffer `buffer` has them.
     """
 
     slots: npt.NDArray[np.int64]
@@ -52,10 +52,10 @@ class Prepared(NamedTuple):
 
 
 class LabelBatches(Dataset[Prepared | LabelPoolError]):
-    """The label batches of a pool, by task. Errors are returned, because DataLoader would change their type.
+    """The label batches of a pool, by task. Errors are returned, because DataLoader alters raised errors.
 
-    store: the images; None prepares labels only. buffers: how many label batches exist at once. shared: keep
-    their pixels (uint8, or float32 with MixUp) in shared memory.
+    store: the images; None prepares labels only. buffers: number of buffers, each for the pixels of one label
+    batch (uint8, or float32 with MixUp). shared: put the buffers into shared memory.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
         return Prepared(slots=slots, views=views, parts=parts, buffer=task.buffer, pixels=pixels)
 
     def _render(self, store: ImageStore, views: ViewBatch, buffer: int) -> torch.Tensor | None:
-        """Write the pixels into a buffer, or return them where they do not fit its dtype."""
+        """Write the pixels into a buffer, or return them if they do not fit the buffer's dtype."""
         how = self.pool.header.augmentation
         fractions = views.mix is not None and views.mix.box is None
         if fractions and self.buffers.dtype == torch.uint8:
@@ -108,7 +108,7 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
         return None
 
     def pixels(self, buffer: int, rows: int) -> torch.Tensor:
-        """Return the pixels in a buffer: [rows, 3, H, W], channels-last."""
+        """Return the first rows of a buffer: [rows, 3, H, W], channels-last."""
         return self.buffers[buffer, :rows].permute(0, 3, 1, 2)
 
 
@@ -123,7 +123,7 @@ class TaskSampler(Sampler[Task]):
         self._buffers = buffers
 
     def __iter__(self) -> Iterator[Task]:
-        # The generator must not refer to the pool: prefetching stops when the loader is garbage-collected.
+        # The generator must not keep the pool alive: prefetching stops once the loader is garbage-collected.
         self._pool.prefetch(place for place, _ in _endless(self._schedule, self.start, self.processes))
         for made, (place, runs) in enumerate(_endless(self._schedule, self.start, self.processes)):
             self._pool.advance()
@@ -137,7 +137,7 @@ def _endless(schedule: Schedule, position: Position, processes: Processes) -> It
 
 
 class LabelStream:
-    """Starts workers on first use and keeps them alive; one stream of label batches at a time."""
+    """Starts workers on first use and keeps them alive. Serves one stream of label batches at a time."""
 
     def __init__(
         self,
@@ -186,15 +186,15 @@ class LabelStream:
 
 
 def as_it_is(item: Any) -> Any:
-    """Return the item: DataLoader's default would turn arrays inside it into tensors."""
+    """Return the item unchanged. DataLoader's default would turn its arrays into tensors."""
     return item
 
 
 def watch_parent(worker: int) -> None:
-    """End this process when its parent ends; DataLoader's worker_init_fn.
+    """End this process when its parent ends. DataLoader calls this as worker_init_fn.
 
     DataLoader's own check comes too late: a worker first writes its results to a pipe that nobody reads and
-    that never breaks, because every worker holds its reading end.
+    that never breaks, because every worker keeps the reading end open.
     """
     del worker
     threading.Thread(target=_exit_after, args=(os.getppid(),), name="parent watch", daemon=True).start()
