@@ -68,7 +68,7 @@ class RealFolder:
         return np.flatnonzero(self.labels == label)
 
     def listing_digest(self, rows: Rows | None = None, *, dates: bool = False) -> str:
-        """Return a hex SHA-256 over path, size and (with `dates`) modification time of images."""
+        """Return a hex SHA-256 of image paths and sizes. rows: None for all. dates: add the file dates."""
         state = hashlib.sha256()
         for path in self.paths if rows is None else [self.paths[row] for row in rows.tolist()]:
             found = file_status(self.root / path)
@@ -79,7 +79,7 @@ class RealFolder:
     def identity_digest(self) -> str:
         """Return a hex SHA-256 over all paths, all sizes, and the bytes of the first image of each class.
 
-        Copies of a folder have the same digest. Sizes alone do not identify uncompressed images.
+        Copies of a folder have the same digest. Bytes are needed: uncompressed images often have equal sizes.
         """
         state = hashlib.sha256(self.listing_digest().encode())
         for row in np.unique(self.labels, return_index=True)[1].tolist():

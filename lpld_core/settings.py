@@ -81,7 +81,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Part `number` (from 1) of `of` equal parts, for `build` and `recover` on several machines."""
+    """A part of a job that several machines share. number: counted from 1. of: number of parts."""
 
     number: int = 1
     of: int = 1
@@ -93,7 +93,7 @@ class Part:
             )
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """Return this part of a list: every `of`-th item."""
+        """Return the items of this part: every `of`-th item of a list."""
         return items[self.number - 1 :: self.of]
 
 

@@ -79,7 +79,7 @@ class LayerTarget:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnitLosses:
-    """Losses per unit, float [units]: mean cross-entropy, and weighted BatchNorm distance."""
+    """Losses of each unit, float [units]: mean cross-entropy, and BatchNorm distance without alpha."""
 
     cross_entropy: Tensor
     batchnorm: Tensor
@@ -345,7 +345,7 @@ def _resize_matrix(start: int, length: int, size: int) -> Matrix:
 
 
 def show(images: Tensor, sizes: list[int], views: list[View]) -> Tensor:
-    """Apply each unit's view to its images [B, 3, H, W]; differentiable. sizes: images per unit."""
+    """Apply the views of the units to their images [B, 3, H, W]; differentiable. sizes: images per unit."""
     height, width = images.shape[2:]
     shown = []
     for unit, view in zip(torch.split(images, sizes), views, strict=True):

@@ -57,7 +57,7 @@ class TrainingBatch(NamedTuple):
 
 
 class Trainer:
-    """Trains a network in its parameters' dtype. settings: with mean and std. ranks: share each step."""
+    """Trains a network in its parameters' dtype. settings: must set mean and std. ranks: the processes."""
 
     def __init__(self, model: nn.Module, settings: TrainSettings, ranks: Ranks = ALONE) -> None:
         if settings.mean is None or settings.std is None:
@@ -92,7 +92,7 @@ class Trainer:
         begin: EpochProgress | None = None,
         after_step: Callable[[EpochProgress], None] | None = None,
     ) -> EpochProgress:
-        """Take one step per batch. steps: of a full epoch. begin: progress of a resumed epoch."""
+        """Take one step per batch. steps: number in a full epoch. begin: progress before an interruption."""
         progress = begin or EpochProgress()
         start = time.perf_counter() - progress.seconds
         self.model.train()
@@ -193,7 +193,7 @@ def _memory_format(model: nn.Module, device: torch.device) -> torch.memory_forma
     """Return channels-last, which is faster, unless that is unsafe for this network on a CPU.
 
     oneDNN's channels-last weight gradient of a strided 1x1 convolution corrupts the heap where the input has
-    fewer channels than a vector register: 8 with AVX2, 16 with AVX-512 (uxlfoundation/oneDNN#6035).
+    fewer channels than a vector has lanes: 8 with AVX2, 16 with AVX-512 (uxlfoundation/oneDNN#6035).
     """
     narrow = any(
         isinstance(module, nn.Conv2d)
@@ -213,7 +213,7 @@ def _optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimiz
 
 
 def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
-    """Return the optimizer's groups: parameters with weight decay, and those without."""
+    """Return the optimizer's groups: parameters with weight decay, and parameters without it."""
     decaying: list[nn.Parameter] = []
     exempt: list[nn.Parameter] = []
     for parameter in model.parameters():
@@ -230,7 +230,7 @@ _AVERAGE, _AVERAGE_STEPS = "average.", "average_steps"
 
 
 class WeightAverage:
-    """Moving average of a network's parameters and buffers. decay: the highest decay, 0 to 1."""
+    """Moving average of a network's parameters and buffers. decay: maximum decay, 0 to 1."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(model).requires_grad_(requires_grad=False).eval()
@@ -239,7 +239,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Add the current weights, every STEPS_APART calls; call this before each step."""
+        """Call this before each step. Every STEPS_APART calls, it adds the current weights to the average."""
         step, self._steps = self._steps, self._steps + 1
         if step % STEPS_APART:
             return
@@ -253,7 +253,7 @@ class WeightAverage:
                 ours[name].copy_(value)
 
     def state(self) -> Tensors:
-        """Return the averaged network and the number of steps."""
+        """Return the tensors of the averaged network, and the number of calls of `update`."""
         tensors = {f"{_AVERAGE}{name}": value for name, value in self.model.state_dict().items()}
         return {**tensors, _AVERAGE_STEPS: torch.tensor(self._steps)}
 
