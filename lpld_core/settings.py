@@ -129,7 +129,7 @@ PoolViews = Literal["stored", "drawn"]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSettings(ViewSettings):
-    """How an image folder is labelled. The defaults are the paper's for ImageNet-1K, but without mixing."""
+    """How to label an image folder. The defaults are the paper's ImageNet-1K settings, but without mixing."""
 
     epochs: Annotated[int, Setting("Views per image, before pruning.", ge=1, le=MAX_INDEX + 1)] = 300
     ratio: Annotated[float, Setting("Label only the batches that pruning to 1/RATIO keeps.", ge=1)] = 1.0

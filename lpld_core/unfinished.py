@@ -1,6 +1,6 @@
 """Unfinished work: a locked directory in or beside the output, which holds checkpoints.
 
-The same command resumes from them. The directory is deleted when the output is complete.
+Running the command again resumes from the checkpoints. The directory is deleted when the output is complete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def unfinished_beside(out: Path) -> Path:
 
 @contextlib.contextmanager
 def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
-    """Lock a directory; delete it on success or if empty. wait: wait for the lock; else raise an error."""
+    """Lock a directory; delete it on success or if empty. wait: wait for a held lock; if False: raise."""
     refuse_links([directory])
     with contextlib.ExitStack() as stack:
         try:

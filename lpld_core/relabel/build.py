@@ -169,7 +169,7 @@ class Build:
         )
 
     def base(self) -> tuple[Manifest | None, set[BatchKey]]:
-        """Return the existing pool and its batches; refuse one that this build cannot extend."""
+        """Return the existing pool's manifest and batch keys; refuse a pool that this build cannot extend."""
         try:
             pool = PoolReader(self.pool)
         except NotAPoolError:
@@ -267,7 +267,7 @@ def run_build(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> BuildResult:
-    """Label missing batches; the last part done publishes. overwrite: replace other or unfinished pools."""
+    """Label missing batches; the last part to finish publishes. overwrite: replace output of other builds."""
     part = build.settings.part
     finish(build.pool, shared=part is not None)
     try:

@@ -27,7 +27,7 @@ _LOST = ("gloo", "nccl", "connection", "broken pipe", "socket")
 
 @dataclass(frozen=True)
 class Ranks:
-    """Process number `rank` of the `world` processes that train one student. device: of this process."""
+    """Process number `rank` of the `world` processes that train one student. device: its device."""
 
     rank: int = 0
     world: int = 1
@@ -65,7 +65,7 @@ class Ranks:
         return DistributedDataParallel(model, device_ids=place, find_unused_parameters=unused)
 
     def speaks(self) -> bool:
-        """Whether this process reports how the run ended: only the first one that calls this."""
+        """Whether this process reports how the run ended. True for the first process that calls this."""
         if self.world == 1:
             return True
         try:

@@ -219,7 +219,7 @@ _STUDENT_TEMPERATURE = "student_temperature"
 class StudentLoss:
     """The loss of a run, at the current epoch's temperatures of labels and student.
 
-    label_kind: of the pool's labels. kept: classes per row that top-k labels store; None: all.
+    label_kind: logits or probabilities. kept: number of classes per row that top-k labels store; None: all.
     """
 
     def __init__(self, settings: TrainSettings, *, label_kind: str, kept: int | None = None) -> None:

@@ -28,7 +28,7 @@ from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.render import normalise
 
 LossOf = Callable[[torch.Tensor, slice], torch.Tensor]
-"""(logits [n, C] of n rows of a batch, which rows) -> their mean loss, a scalar on the training device."""
+"""Takes logits [n, C] and the slice of the n rows in the batch; returns the mean loss, a scalar tensor."""
 
 VECTOR_CHANNELS = 16
 _MODEL, _OPTIMIZER = "model.", "optimizer."
@@ -50,7 +50,7 @@ class EpochProgress:
 
 
 class TrainingBatch(NamedTuple):
-    """A process's equal share of a step. pixels: [n, 3, H, W], values 0..255. loss_of: loss of these rows."""
+    """One process's rows of a step. pixels: [n, 3, H, W], values 0..255. loss_of: loss of these rows."""
 
     pixels: torch.Tensor
     loss_of: LossOf
@@ -146,7 +146,7 @@ class Trainer:
         return float(self.ranks.sum(torch.tensor(losses, dtype=torch.float64)))
 
     def _pass(self, batch: TrainingBatch, rows: slice) -> float:
-        """Backpropagate some rows' share of the step's mean loss; return the sum of their losses."""
+        """Backpropagate the share of `rows` in the step's mean loss; return the sum of the rows' losses."""
         count: int = rows.stop - rows.start
         model = self._parallel or self.model
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.amp):
