@@ -20,7 +20,7 @@ _KERNEL_ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Similarity:
-    """Cosine similarity within classes. with_self: mean that also pairs each image with itself (paper)."""
+    """Cosine similarity within classes. with_self: mean if each image is also paired with itself."""
 
     mean: float
     std: float
@@ -76,7 +76,7 @@ def median_bandwidth(features: Tensor) -> float:
 
 
 def mean_kernel(first: Tensor, second: Tensor, bandwidth: float) -> float:
-    """Return the mean of exp(-|a - b|^2 / (2 bandwidth^2)) over all rows a of first and b of second."""
+    """Return the mean of exp(-|a - b|^2 / (2 bandwidth^2)) over rows a of `first` and rows b of `second`."""
     a, b = first.double(), second.double()
     total = 0.0
     for rows in torch.split(a, _KERNEL_ROWS):

@@ -44,7 +44,7 @@ class _SqueezeCall(Writes, TorchExecutorOptions, SqueezeSettings, NetworkOptions
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Squeezed(Result):
-    """Result of `squeeze`. bound: number of batches that the paper requires for a moving average."""
+    """Result of `squeeze`. bound: how many batches a moving average needs, by the paper's formula."""
 
     statistics: str
     views: str

@@ -106,7 +106,7 @@ def labelled_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield, in the order of `rows`, normalised views float32 [B, 3, H, W] and their labels int64 [B].
 
-    show: makes an image's view, uint8 [H, W, 3]; several threads call it. None: use the centre view.
+    show: function that makes a view, uint8 [H, W, 3]; several threads call it. None: use the centre view.
     """
 
     def view(row: int) -> Tensor:
@@ -147,7 +147,7 @@ def centre_view(image: Pixels, size: Size) -> Tensor:
 
 
 def centre_crop(height: int, width: int, output: Size, share: float) -> tuple[int, int, int, int]:
-    """Return a centred crop (top, left, height, width) in the output's shape. share: scale; 1: largest."""
+    """Return (top, left, height, width) of a centred crop in the output's shape. share: 1 for the largest."""
     scale = share * min(height / output[0], width / output[1])
     rows = min(height, max(1, round(output[0] * scale)))
     columns = min(width, max(1, round(output[1] * scale)))

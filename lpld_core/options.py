@@ -84,7 +84,7 @@ class MachineOptions:
     threads: Annotated[int | None, Setting(THREADS, ge=1)] = None
 
     def prepare_machine(self, workers: ExecutorOptions | None = None) -> Machine:
-        """Set this process's threads, check the device, and return the workers' `Machine`."""
+        """Set this process's threads, check the device, and return the `Machine` of the workers."""
         import torch
 
         from lpld_core.teachers.teacher import Machine

@@ -52,7 +52,7 @@ def batchnorm_layers(model: nn.Module, *, name: str = "the network") -> tuple[Ba
 
 @contextlib.contextmanager
 def watched_inputs(layers: Sequence[BatchNormLayer], watch: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """In the block, call `watch(layer index, input [B, channels, H, W])` before each layer runs."""
+    """While the block runs, call `watch(layer index, input [B, channels, H, W])` before each layer runs."""
     with contextlib.ExitStack() as stack:
         for number, layer in enumerate(layers):
 

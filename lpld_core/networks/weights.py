@@ -41,7 +41,7 @@ class WeightsFile:
 
 
 def with_prefix(tensors: Tensors, prefix: str) -> Tensors:
-    """Return the tensors whose names start with a prefix; remove it from the names."""
+    """Return the tensors whose names start with a prefix; remove the prefix from the names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 

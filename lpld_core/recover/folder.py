@@ -127,7 +127,7 @@ class RecoveredFolder:
         return False
 
     def _clear(self, place: Path) -> None:
-        """Delete another run; refuse if it is active or other files exist. place: for temporary files."""
+        """Delete another run; refuse if it is active or other files exist. place: temporary directory."""
         ours = {RECORD_FILE, CONTACT_SHEET_FILE, SUFFIX}
         folders = [entry for entry in sorted(self.root.iterdir()) if entry.name not in ours]
         for folder in folders:

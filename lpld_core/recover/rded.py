@@ -1,4 +1,4 @@
-"""Make images without optimisation (RDED): stitch real crops on which the teacher's cross-entropy is lowest.
+"""Make images without optimisation (RDED): stitch crops of real images with low teacher cross-entropy.
 
 From each real image, the best of a few random crops is kept. The best crops of a class are shrunk, and n x n
 crops are stitched into an image.

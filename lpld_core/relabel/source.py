@@ -39,7 +39,7 @@ from lpld_labels.transforms.prune import kept_count
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherLabels:
-    """Labels a pool's batches with teachers. sent: send workers the weights instead of file names."""
+    """Labels a pool's batches with teachers. sent: workers get the weights instead of reading files."""
 
     images: FolderImages
     settings: BuildSettings

@@ -59,7 +59,7 @@ class TeacherCheck:
 
     top1_agreement: share of rows with the same top class. near_ties: rows with different top classes whose
     values are equal up to rounding. first_difference: the first row above tolerance, in key order.
-    wrong_teachers: messages about teachers that differ from those that the pool records.
+    wrong_teachers: messages about teachers that differ from the teachers that the pool records.
     """
 
     batches: int
@@ -144,7 +144,7 @@ def verify_with_teacher(
 
 
 def wrong_teachers(header: PoolHeader, ensemble: Ensemble) -> tuple[str, ...]:
-    """Return messages on teachers that differ from the pool's record. Weights it lacks are not compared."""
+    """Return messages about wrong teachers. Weights that the pool does not record are not compared."""
     recorded = header.teachers
     if not recorded:
         return ()

@@ -1,4 +1,4 @@
-"""Squeeze an image folder: compute class statistics, and the batches that a moving average needs.
+"""Squeeze an image folder: compute class statistics, and how many batches a moving average needs.
 
 Exact moments are computed by tasks of a few classes each. A task sees all views of its classes in an order
 that only depends on the seed, and sums in float64, so the statistics are bit-identical for any executor. A
@@ -51,8 +51,8 @@ def squeeze_folder(
 ) -> ClassStatistics:
     """Return the class statistics of all images.
 
-    place: directory for unfinished work, from which the same squeeze resumes. machine: device and
-    threads of the executor's workers. progress: called with (views done, total) after each batch.
+    place: directory for unfinished work, from which the same squeeze resumes. machine: device and threads of
+    the executor's workers. progress: called with (views done, total) after each batch.
     """
     settings = settings or SqueezeSettings()
     teacher.require_classes(folder.classes, "image folder", where=folder.root)
@@ -315,7 +315,7 @@ def statistics_of(
     *,
     job: dict[str, Any] | None = None,
 ) -> ClassStatistics:
-    """Return moments of all classes as statistics; refuse a class without images."""
+    """Convert the moments of all classes to statistics; refuse a class without images."""
     counts = moments.counts.cpu()
     empty = (counts == 0).nonzero().flatten().tolist()
     if empty:
@@ -363,7 +363,7 @@ class UpdateBound:
 
 
 def update_bound(*, smallest_class: int, images: int, batch_size: int, momentum: float = 0.1) -> UpdateBound:
-    """Return the batches a moving average needs (paper, equation 6). smallest_class: images in this class."""
+    """Return the paper's bound on batches (equation 6). smallest_class: image count of the rarest class."""
     failure, deviation, start_error, tolerance = 0.05, 0.2, 1.0, 0.01
     appearance = 1 - (1 - smallest_class / images) ** batch_size
     # Every class must appear about as often as expected, and the average must forget its initial value.

@@ -86,7 +86,7 @@ class Ensemble:
         return normalised_mean(outputs).cpu()
 
     def probe(self, size: tuple[int, int]) -> list[float]:
-        """Return logits for random images of this height and width (lpld_labels/format/probe.py)."""
+        """Return logits for random images. size: (height, width). See lpld_labels/format/probe.py."""
         height, width = size
         draws = keyed_generator(0, Stream.PROBE)
         noise = draws.integers(0, 128, (_PROBE_IMAGES, 3, height, width), np.uint8)

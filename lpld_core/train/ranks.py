@@ -27,7 +27,7 @@ _LOST = ("gloo", "nccl", "connection", "broken pipe", "socket")
 
 @dataclass(frozen=True)
 class Ranks:
-    """Process number `rank` of the `world` processes that train one student. device: its device."""
+    """Process `rank` of the `world` processes that train one student. device: device of this process."""
 
     rank: int = 0
     world: int = 1
@@ -60,12 +60,12 @@ class Ranks:
                 dist.broadcast(tensor, src=0)
 
     def parallel(self, model: nn.Module, *, unused: bool) -> DistributedDataParallel:
-        """Return the model with gradients averaged over processes. unused: some parameters get none."""
+        """Return the model with gradients averaged over processes. unused: some parameters lack gradients."""
         place = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=place, find_unused_parameters=unused)
 
     def speaks(self) -> bool:
-        """Whether this process reports how the run ended. True for the first process that calls this."""
+        """Whether this process reports how the run ended. True only in the first process to call this."""
         if self.world == 1:
             return True
         try:

@@ -41,7 +41,7 @@ class ResumePoint:
 
 
 class TrainingRun:
-    """The files of a run. overwrite: delete a run with other settings. otherwise: last words of the hint."""
+    """The files of a run. overwrite: delete another run. otherwise: end of the hint if settings differ."""
 
     def __init__(
         self,

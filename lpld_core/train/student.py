@@ -308,7 +308,7 @@ def largest_only(logits: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def resolved(settings: TrainSettings, pool: PoolReader) -> TrainSettings:
-    """Fill in a student or normalisation of None from the pool; refuse if the normalisation stays unknown."""
+    """Take student and normalisation from the pool if they are None; refuse an unknown normalisation."""
     mean, std = find_normalisation(pool.header, settings.mean, settings.std, where=pool.location)
     small = pool.header.augmentation.output_height < SMALL_VIEWS_BELOW
     student = settings.student or ("small-resnet18" if small else "resnet18")

@@ -64,7 +64,7 @@ def train_teacher(
     validation: ValidationSet | None = None,
     progress: Progress | None = None,
 ) -> Accuracy | None:
-    """Train or resume, then save and evaluate on `validation`. If `job.out` is finished, only evaluate it."""
+    """Train or resume, and save, unless `job.out` is finished; return the accuracy on `validation`."""
     table = scan_image_folder(images_dir)
     classes = int(table.classes.max()) + 1
     if validation is not None:

@@ -57,7 +57,7 @@ class TrainingBatch(NamedTuple):
 
 
 class Trainer:
-    """Trains a network in its parameters' dtype. settings: must set mean and std. ranks: the processes."""
+    """Trains a network in its parameters' dtype. settings: must set mean and std. ranks: all processes."""
 
     def __init__(self, model: nn.Module, settings: TrainSettings, ranks: Ranks = ALONE) -> None:
         if settings.mean is None or settings.std is None:
@@ -168,7 +168,7 @@ class Trainer:
         return any(parameter.grad is None for parameter in trial.parameters() if parameter.requires_grad)
 
     def state(self) -> Tensors:
-        """Return parameters, buffers, optimizer state and average: all that the next step depends on."""
+        """Return all that the next step depends on: parameters, buffers, optimizer state, weight average."""
         tensors = {f"{_MODEL}{name}": value for name, value in self.model.state_dict().items()}
         for index, fields in self._optimizer.state_dict()["state"].items():
             for field, value in fields.items():
