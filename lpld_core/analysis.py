@@ -29,7 +29,7 @@ class Similarity:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderAnalysis:
-    """Metrics of one image folder. mmd_squared: distance to the real images; None for the real images."""
+    """Metrics of a folder. mmd_squared: distance to the real images; None for the folder of real images."""
 
     name: str
     images: int
@@ -103,7 +103,7 @@ def analyse(
 ) -> Analysis:
     """Compare image folders, given as (name, folder), with real images in a model's feature space.
 
-    real_per_class: number of randomly chosen real images per class. progress: takes (images done, total).
+    real_per_class: number of random real images per class. progress: called with (images done, total).
     """
     for folder in (*(folder for _, folder in folders), real):
         model.require_classes(folder.classes, "image folder", where=folder.root)

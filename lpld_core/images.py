@@ -205,7 +205,7 @@ def rendered(
 ) -> Generator[tuple[V, torch.Tensor], None, None]:
     """Yield (views, pixels) for every key, in order. pixels: [B, 3, H, W], values 0..255.
 
-    views_of: draws or reads views; only one thread at a time calls it. Pixels are uint8, for MixUp float32.
+    views_of: draws or reads views; one thread at a time calls it. Pixels are float32 for MixUp, else uint8.
     """
     dtype = torch.float32 if augmentation.mix == "mixup" else torch.uint8
     one_at_a_time = threading.Lock()

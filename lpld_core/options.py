@@ -45,7 +45,7 @@ def check_device(device: str) -> None:
 def look_over(folder: Location) -> list[str]:
     """Return the class names of an image folder; list skipped files in a log message.
 
-    One image of each kind is decoded, so that unsupported kinds fail before any work starts.
+    One image of each extension is decoded, so that unsupported formats fail before any work starts.
     """
     from lpld_labels.render.images import class_names, list_images, passed_over, try_each_kind
 

@@ -131,7 +131,7 @@ class RecoveredGroup:
 def layer_targets(
     teacher: LoadedTeacher, statistics: ClassStatistics | None, kind: StatisticsKind
 ) -> tuple[LayerTarget, ...]:
-    """Return the targets of all BatchNorm layers, each with [classes, channels] or global [1, channels]."""
+    """Return the target of each BatchNorm layer: [classes, channels]; [1, channels] if kind is global."""
     layers = batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}")
     if kind == "global":
         return tuple(
@@ -345,7 +345,7 @@ def _resize_matrix(start: int, length: int, size: int) -> Matrix:
 
 
 def show(images: Tensor, sizes: list[int], views: list[View]) -> Tensor:
-    """Apply the views of the units to their images [B, 3, H, W]; differentiable. sizes: images per unit."""
+    """Apply views[i] to unit i; differentiable. images: [B, 3, H, W]. sizes: number of images per unit."""
     height, width = images.shape[2:]
     shown = []
     for unit, view in zip(torch.split(images, sizes), views, strict=True):

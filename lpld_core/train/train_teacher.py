@@ -46,7 +46,7 @@ TEACHER_RECIPE = TrainSettings(
 class TeacherJob:
     """How to train a classifier with hard labels.
 
-    out: the safetensors file to write. network: its name; the default trains in minutes on a laptop.
+    out: safetensors file to write. network: network name; the default trains in minutes on a laptop.
     views: augmentation and batch size. recipe: all other settings; mean and std default to ImageNet's.
     """
 
