@@ -46,7 +46,7 @@ def says_if_finished(out: Path | str | None, *, pool: bool = True) -> Iterator[N
     """Print a note if a job leaves its output unchanged.
 
     out: None for a job that writes nothing.
-    pool: the output is a pool, whose manifest is written last; else a folder that is moved into place.
+    pool: True if the output is a pool with a manifest; False if it is a folder that is moved into place.
     """
     from lpld_labels.format.schema import MANIFEST_FILE
 
@@ -90,7 +90,7 @@ def stdout_console() -> Console:
 
 @cache
 def stderr_console() -> Console:
-    """Return the console for all but data (stderr); a single one, as its progress bars may be nested."""
+    """Return the console for everything but data (stderr). It is shared, so that progress bars can nest."""
     from rich.console import Console
 
     return Console(stderr=True)
@@ -110,7 +110,7 @@ def _public(value: Any) -> Any:
 
 
 def times_smaller(ratio: float) -> str:
-    """Return how sizes compare, e.g. ``2.31x smaller`` or ``1.20x larger``."""
+    """Return a size ratio in words, e.g. ``2.31x smaller``; below 1, e.g. ``1.20x larger``."""
     return f"{1 / ratio:#.3g}x larger" if 0 < ratio < 1 else f"{ratio:#.3g}x smaller"
 
 

@@ -1,4 +1,4 @@
-"""``lpld-labels encode``: the same pool in another codec."""
+"""``lpld-labels encode``: write a pool again in another codec."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class LazyGroup(click.Group):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # click suggests these names when a command is misspelt.
+        # If a command is misspelt, click suggests names from this dict.
         self.commands = {name: click.Command(name) for name in LAZY_COMMANDS}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -70,7 +70,7 @@ def _local(word: str) -> str:
 
 
 def main() -> None:
-    """Run the command line. A library error prints one line and exits with 1; Ctrl-C exits with 130."""
+    """Run the command line. Library errors print one line. Exit codes: 1, usage error 2, Ctrl-C 130."""
     _open_streams()
     code = _exit_code()
     # Only `train` runs in several processes, and it imports torch.
@@ -110,7 +110,7 @@ def _exit_code() -> int:
         sys.stderr.close()
         return 0
     except OSError as error:
-        # Not checked by the library, e.g. a name that is too long or a symlink loop.
+        # The library does not check for this error, e.g. a name that is too long or a symlink loop.
         message = without_secrets(f"{error.filename or 'this machine'}: {error.strerror or error}")
     click.echo(f"error: {message}", err=True)
     return code

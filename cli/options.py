@@ -1,4 +1,4 @@
-"""click options: types of values, options of several commands, and options made from settings dataclasses.
+"""click options: value types, options shared by commands, and options made from settings dataclasses.
 
 @verb_command("squeeze", squeeze)
 def command(data, out, as_json, **given):
@@ -31,7 +31,7 @@ _PART = re.compile(r"(\d{1,9})/(\d{1,9})")
 
 
 class Number(click.types.FloatParamType):
-    """A finite number; click accepts nan and inf, and nan in every range."""
+    """A finite number. click's own number type accepts nan and inf, and its ranges accept nan."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -45,7 +45,7 @@ class NumberRange(Number, click.FloatRange):
 
 
 def _parsed(metavar: str, parse: Callable[[str], object]) -> click.ParamType[Any]:
-    """Return the click type of values that `parse` parses; click shows the text of its ValueError."""
+    """Return a click type that parses words with `parse`; click shows the text of a ValueError."""
     kind = click.types.FuncParamType(parse)
     kind.name = metavar
     return kind
@@ -88,8 +88,8 @@ PART = _parsed("I/N", _part)
 CHANNELS = _parsed("R,G,B", _channels)
 POOL_BUDGET = _parsed("SIZE", lambda word: _size(word, images=False))
 BUDGET = _parsed("SIZE", lambda word: _size(word, images=True))
-# click does not check that these exist: a pool may be a URI, and the library's errors are better. The types
-# make the shell complete directories and files.
+# With these types, shells complete directories and files. click does not check that the paths exist: a pool
+# may be a URI, and the library's errors are better.
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(path_type=Path)
 OUT = click.Path()
@@ -117,7 +117,7 @@ SPELLED: Mapping[str, tuple[str, ...]] = {
     "weights": ("--teacher-weights",),
     "workers": ("-j", "--workers"),
 }
-"""Option names of fields where they are not --name-of-the-field."""
+"""Option names of the fields for which the default, --name-of-the-field, is not used."""
 
 
 def call_options(
@@ -150,7 +150,7 @@ def verb_command(
     types: Mapping[str, Any] | None = None,
     cls: type[click.Command] = click.Command,
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a command from a verb: its arguments, options and help, followed by the command's examples."""
+    """Make a command with a verb's arguments, options and help text, followed by the command's examples."""
 
     def make(command: Callable[..., Any]) -> click.Command:
         call = vars(function)["call"]
@@ -165,12 +165,12 @@ def verb_command(
 
 
 def given_only(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were given."""
+    """Return the options that were given: drop values of None and ()."""
     return {name: value for name, value in values.items() if value not in (None, ())}
 
 
 def _option(entry: SettingField, special: Any, default: Any, shown: Any) -> Decorator[Any]:
-    """Return the option of a field. special: its click type, if not derived. shown: the default in help."""
+    """Return the option of a field. special: click type; None: derive it. shown: default shown in help."""
     words = SPELLED.get(entry.name, (f"--{entry.name.replace('_', '-')}",))
     kind, text = entry.kinds[0], entry.setting.help
     more: dict[str, Any] = {"default": None if default is MISSING else default}
@@ -207,7 +207,7 @@ def _click_type(entry: SettingField) -> Any:
         return click.IntRange(None if least is None else int(least), None if most is None else int(most))
     if kind is float:
         return NumberRange(least, most, min_open=setting.gt is not None, max_open=setting.lt is not None)
-    if os.PathLike[str] in entry.kinds:  # weights are a name, or a path for the shell to complete
+    if os.PathLike[str] in entry.kinds:  # weights may be a name or a path; shells complete paths
         return click.Path() if entry.name == "weights" else FOLDER
     types = {str: TEXT, tuple[str, ...]: TEXT, tuple[float, ...]: CHANNELS, Part: PART}
     return types.get(kind, click.Path(path_type=Path))

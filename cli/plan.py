@@ -41,7 +41,7 @@ def _show(result: Planned) -> None:
     console = stdout_console()
     weight = f"{human_bytes(result.bytes['pool'] or 0)}, {result.views_per_image:g} views per image"
     title = f"{result.pool} ({weight}) within {human_bytes(result.budget)}"
-    # Not the table's title, which would be folded at the table's width.
+    # Printed separately, because rich folds a table's title at the table's width.
     console.print(title, style="italic", highlight=False, soft_wrap=True, markup=False)
     console.print(_table(result.plan))
     chosen = result.plan.recommended

@@ -66,7 +66,7 @@ def _ticking(act: Callable[[], None]) -> Iterator[None]:
 
 
 class ProgressLines(Progress):
-    """Progress in lines: text every 30 seconds (none for shorter work), or JSON every second."""
+    """Progress in lines: text every 30 seconds, so none for shorter work; or JSON every second."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class ProgressLines(Progress):
 
     def __call__(self, done: int, total: int) -> None:
         if self._first is None:
-            # Work done before a job resumed must not count towards its rate.
+            # Work that was done before the job resumed must not count towards the rate.
             self._first = done
         self._done, self._total = done, total
         self.write_if_due()
@@ -111,7 +111,7 @@ class ProgressLines(Progress):
             self._write(self._json(finished=False) if self._as_json else self._text(now))
 
     def finish(self) -> None:
-        """Write the last line; as text, only if a line was written before."""
+        """Write the last line: always as JSON, but as text only if an earlier line was written."""
         if self._as_json:
             self._write(self._json(finished=True))
         elif self._wrote:
@@ -123,7 +123,7 @@ class ProgressLines(Progress):
         return f", {self._note}" if self._note else ""
 
     def _pace(self, now: float) -> tuple[float, float | None]:
-        """Return the rate, and the seconds left if known."""
+        """Return the rate per second, and the seconds left (None if unknown)."""
         rate = (self._done - (self._first or 0)) / max(now - self._started, 1e-9)
         return rate, max(self._total - self._done, 0) / rate if rate > 0 and self._total else None
 

@@ -26,7 +26,7 @@ _REPEATED = ("build", "prune", "encode", "plan", "import")
 def recipe(manifest: Manifest) -> list[str]:
     """Return the commands and comments, one per line."""
     lineage = manifest.header.lineage
-    # If several builds grew a pool, the last one labels all its batches.
+    # If a pool grew by several builds, the command of the last build labels all batches.
     builds = sum(1 for _ in takewhile(lambda step: step.operation == "build", lineage))
     steps = lineage[max(builds - 1, 0) :]
     if not steps:
@@ -55,7 +55,7 @@ def recipe(manifest: Manifest) -> list[str]:
 
 
 def _words(manifest: Manifest, step: LineageStep, source: str, target: str) -> list[str]:
-    """Return the words of a command, or none if the step cannot be repeated."""
+    """Return the words of the command that repeats a step; an empty list if the step cannot be repeated."""
     from .main import group
 
     settings = _settings(manifest, step)
@@ -72,7 +72,7 @@ def _words(manifest: Manifest, step: LineageStep, source: str, target: str) -> l
 
 
 def _settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
-    """Return the values of a command's options, by name."""
+    """Return the option values of the command that repeats a step, by option name."""
     found, known = step.parameters.get("settings"), step.parameters
     settings: dict[str, Any] = found if isinstance(found, dict) else {}
     if step.operation == "build":
@@ -95,7 +95,7 @@ def _settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
 
 
 def _options(command: click.Command, settings: dict[str, Any]) -> Iterator[str]:
-    """Yield the options whose values differ from the default."""
+    """Yield the words of all options with values other than the default."""
     for param in command.params:
         value = settings.get(param.name or "")
         default = param.default if isinstance(param.default, (bool, int, float, str)) else None
@@ -116,7 +116,7 @@ def _options(command: click.Command, settings: dict[str, Any]) -> Iterator[str]:
 
 
 def _value(value: object) -> str:
-    """Return a value exactly: a rounded one would make a different pool."""
+    """Return a value as text, not rounded: a rounded value would make a different pool."""
     if isinstance(value, float):
         return str(int(value)) if value == int(value) else repr(value)
     return printable(str(value))

@@ -1,4 +1,4 @@
-"""``lpld-labels report``: an HTML report on a pool, or a comparison of several."""
+"""``lpld-labels report``: an HTML report on a pool, or a comparison of several pools."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _chosen = False
 
 
 class ReportOnce(click.Command):
-    """A command that torchrun starts in several processes: errors of all processes are shown once."""
+    """A command that torchrun starts in several processes: an error that all of them raise is shown once."""
 
     def make_context(self, *given: Any, **options: Any) -> click.Context:
         with _first_reports():
@@ -42,12 +42,12 @@ class ReportOnce(click.Command):
 
 @contextlib.contextmanager
 def _first_reports() -> Iterator[None]:
-    """Let the first process of a machine report errors, unless `one_voice` chose another."""
+    """Let only the first process of a machine report errors, unless `one_voice` chose another process."""
     try:
         yield
     except (LabelPoolError, click.ClickException) as error:
         if not _chosen and "RANK" in os.environ and os.environ.get("LOCAL_RANK", "0") != "0":
-            # The launcher stops all processes when one ends: if this one were first, no error would be shown.
+            # When a process ends, the launcher stops all others. So let the reporting process end first.
             time.sleep(_MOST_SECONDS)
             _leave(error.exit_code if isinstance(error, click.ClickException) else 1)
         raise
@@ -61,9 +61,9 @@ def one_voice(ranks: Ranks) -> Iterator[None]:
         return
     from lpld_labels.loader.workers import watch_parent
 
-    # Processes of a killed launcher would continue and keep the run locked.
+    # Otherwise the processes of a killed launcher would continue and keep the run locked.
     watch_parent(0)
-    with contextlib.suppress(ValueError):  # not in the main thread
+    with contextlib.suppress(ValueError):  # raised outside the main thread
         signal.signal(signal.SIGTERM, _stop)
     try:
         yield
@@ -86,7 +86,7 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit at once: other processes wait for work that will not come."""
+    """Exit at once, without a cleanup that could wait for other processes."""
     sys.stderr.flush()
     os._exit(code)
 

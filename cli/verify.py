@@ -1,4 +1,4 @@
-"""``lpld-labels verify``: check that a pool is intact and that its labels are its teacher's."""
+"""``lpld-labels verify``: check that a pool is intact and that its labels match its teacher."""
 
 from __future__ import annotations
 

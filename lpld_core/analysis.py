@@ -20,7 +20,7 @@ _KERNEL_ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Similarity:
-    """Cosine similarity within classes. with_self: also pairs each image with itself (paper)."""
+    """Cosine similarity within classes. with_self: mean if each image is also paired with itself."""
 
     mean: float
     std: float
@@ -29,7 +29,7 @@ class Similarity:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderAnalysis:
-    """Metrics of one image folder. mmd_squared: distance to the real images; None for the real images."""
+    """Metrics of a folder. mmd_squared: distance to the real images; None for the folder of real images."""
 
     name: str
     images: int
@@ -39,16 +39,16 @@ class FolderAnalysis:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """Metrics of all folders, real images last. bandwidth: of the Gaussian kernel, in feature units."""
+    """Metrics of all folders, real images last. bandwidth: width of the Gaussian kernel, in feature units."""
 
     folders: tuple[FolderAnalysis, ...]
     bandwidth: float
 
 
 def class_similarity(features: Tensor, labels: Tensor) -> Similarity:
-    """Return the similarity within classes. features: [N, dimensions]. labels: int64 [N].
+    """Return the similarity within classes. features: float [N, dimensions]. labels: int64 [N].
 
-    The mean over all pairs of n unit vectors is (|their sum|^2 - n) / (n (n - 1)).
+    The mean cosine similarity over all pairs of n unit vectors is (|sum|^2 - n) / (n (n - 1)).
     """
     unit = torch.nn.functional.normalize(features.double(), dim=1)
     _, row, count = torch.unique(labels, return_inverse=True, return_counts=True)
@@ -67,7 +67,7 @@ def class_similarity(features: Tensor, labels: Tensor) -> Similarity:
 
 
 def median_bandwidth(features: Tensor) -> float:
-    """Return the median distance between features [N, dimensions], on at most 2000 evenly spaced rows."""
+    """Return the median distance between feature vectors [N, dimensions], from at most 2000 of them."""
     step = -(-len(features) // _BANDWIDTH_SAMPLE)
     median = float(torch.pdist(features[::step].double()).median())
     if not median > 0:
@@ -76,7 +76,7 @@ def median_bandwidth(features: Tensor) -> float:
 
 
 def mean_kernel(first: Tensor, second: Tensor, bandwidth: float) -> float:
-    """Return the mean of exp(-|a - b|^2 / (2 bandwidth^2)) over all rows a of first and b of second."""
+    """Return the mean of exp(-|a - b|^2 / (2 bandwidth^2)) over rows a of `first` and rows b of `second`."""
     a, b = first.double(), second.double()
     total = 0.0
     for rows in torch.split(a, _KERNEL_ROWS):
@@ -86,7 +86,7 @@ def mean_kernel(first: Tensor, second: Tensor, bandwidth: float) -> float:
 
 
 def mmd_squared(real: Tensor, synthetic: Tensor, bandwidth: float, real_kernel: float | None = None) -> float:
-    """Return K_TT + K_SS - 2 K_TS with a Gaussian kernel. real_kernel: K_TT, if known."""
+    """Return the squared MMD with a Gaussian kernel. real_kernel: mean_kernel(real, real), if known."""
     own = mean_kernel(real, real, bandwidth) if real_kernel is None else real_kernel
     return own + mean_kernel(synthetic, synthetic, bandwidth) - 2 * mean_kernel(real, synthetic, bandwidth)
 
@@ -103,7 +103,7 @@ def analyse(
 ) -> Analysis:
     """Compare image folders, given as (name, folder), with real images in a model's feature space.
 
-    real_per_class: number of randomly chosen real images per class. progress: takes (images done, total).
+    real_per_class: number of random real images per class. progress: called with (images done, total).
     """
     for folder in (*(folder for _, folder in folders), real):
         model.require_classes(folder.classes, "image folder", where=folder.root)
@@ -138,7 +138,7 @@ def analyse(
 
 
 def _sample(folder: RealFolder, per_class: int, seed: int) -> Rows:
-    """Return at most `per_class` rows of every class, in folder order."""
+    """Choose up to `per_class` random images of every class; return their rows in folder order."""
     kept = []
     for label in range(folder.classes):
         rows = folder.rows_of(label)
@@ -151,7 +151,7 @@ def _sample(folder: RealFolder, per_class: int, seed: int) -> Rows:
 def extract_features(
     teacher: LoadedTeacher, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
-    """Return the last linear layer's inputs float32 [N, dimensions] and labels int64 [N] of batches."""
+    """Return features (the last linear layer's inputs) float32 [N, dimensions] and labels int64 [N]."""
     linear = [module for module in teacher.model.modules() if isinstance(module, nn.Linear)]
     heads = [module for module in linear if module.out_features == teacher.classes]
     if not heads:

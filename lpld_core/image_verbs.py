@@ -44,7 +44,7 @@ class _SqueezeCall(Writes, TorchExecutorOptions, SqueezeSettings, NetworkOptions
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Squeezed(Result):
-    """Statistics of a folder. bound: the paper's, for a moving average."""
+    """Result of `squeeze`. bound: how many batches a moving average needs, by the paper's formula."""
 
     statistics: str
     views: str
@@ -99,7 +99,7 @@ def squeeze(call: _SqueezeCall) -> Squeezed:
         if statistics is not None:
             log.warning("%s already exists, from the same squeeze", out)
             if unfinished_beside(out).exists():
-                # An earlier run stopped between its last write and this removal.
+                # An earlier run wrote OUT, but stopped before it deleted its unfinished work.
                 with workplace(unfinished_beside(out)):
                     pass
         else:
@@ -137,7 +137,7 @@ def squeeze(call: _SqueezeCall) -> Squeezed:
 
 
 def _require_replaceable(out: Path, overwrite: bool) -> None:
-    """Refuse an existing file, unless it holds statistics and may be replaced."""
+    """Refuse an existing file, unless it holds statistics and `overwrite` is true."""
     from lpld_core.squeeze.statistics import ClassStatistics
     from lpld_labels.transforms.outputs import OVERWRITE_HINT
 
@@ -148,7 +148,7 @@ def _require_replaceable(out: Path, overwrite: bool) -> None:
 
 
 def _train_teacher(call: _SqueezeCall, folder: RealFolder, shown: Progress) -> float | None:
-    """Train the teacher, save it, and return its accuracy on `val`."""
+    """Train the teacher, save it, and return its top-1 accuracy on `call.val` (None without `call.val`)."""
     from lpld_core.train.evaluate import ValidationSet
     from lpld_core.train.train_teacher import (
         TEACHER_RECIPE,

@@ -1,4 +1,4 @@
-"""Real images and their views. Threads prepare them, as decoding and resizing release the GIL."""
+"""Real images and their views. Threads prepare the views, because decoding and resizing release the GIL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BATCHES_AHEAD = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RealFolder:
-    """The images of a folder in torchvision's order. paths: relative, POSIX. labels: int64 [N]."""
+    """The images of a folder, in torchvision's order. paths: relative POSIX paths. labels: int64 [N]."""
 
     root: Path
     paths: tuple[str, ...]
@@ -45,7 +45,7 @@ class RealFolder:
 
     @staticmethod
     def open(root: str | os.PathLike[str]) -> RealFolder:
-        """List a folder; refuse one that is missing, empty, or has a class without images."""
+        """List an image folder; refuse it if it is missing, is empty, or has a class without images."""
         paths, labels = list_images(root)
         return RealFolder(
             root=Path(root),
@@ -68,7 +68,7 @@ class RealFolder:
         return np.flatnonzero(self.labels == label)
 
     def listing_digest(self, rows: Rows | None = None, *, dates: bool = False) -> str:
-        """Return a hex SHA-256 over path, size and (with `dates`) modification time of images."""
+        """Return a hex SHA-256 of image paths and sizes. rows: None for all. dates: add the file dates."""
         state = hashlib.sha256()
         for path in self.paths if rows is None else [self.paths[row] for row in rows.tolist()]:
             found = file_status(self.root / path)
@@ -77,9 +77,9 @@ class RealFolder:
         return state.hexdigest()
 
     def identity_digest(self) -> str:
-        """Return a hex SHA-256 over all paths and sizes and the first image of each class.
+        """Return a hex SHA-256 over all paths, all sizes, and the bytes of the first image of each class.
 
-        Copies of a folder have the same digest. Sizes alone do not identify uncompressed images.
+        Copies of a folder have the same digest. Bytes are needed: uncompressed images often have equal sizes.
         """
         state = hashlib.sha256(self.listing_digest().encode())
         for row in np.unique(self.labels, return_index=True)[1].tolist():
@@ -104,9 +104,9 @@ def labelled_batches(
     *,
     batch_size: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield views float32 [B, 3, H, W], normalised for the teacher, and labels int64 [B], in order.
+    """Yield, in the order of `rows`, normalised views float32 [B, 3, H, W] and their labels int64 [B].
 
-    show(row, image): returns a view, uint8 [H, W, 3]; called by several threads. Default: the centre view.
+    show: function that makes a view, uint8 [H, W, 3]; several threads call it. None: use the centre view.
     """
 
     def view(row: int) -> Tensor:
@@ -121,7 +121,7 @@ def labelled_batches(
 
 
 def shuffled_rows(folder: RealFolder, seed: int, number: int = 0) -> Rows:
-    """Return all rows in a random order that depends only on the seed and the number of the pass."""
+    """Return all rows in random order. The order depends only on the seed and the pass `number`."""
     draws = keyed_generator(seed, Stream.SQUEEZE_ORDER, number, 0, 0).random(len(folder))
     return np.argsort(draws, kind="stable")
 
@@ -139,7 +139,7 @@ LARGE_IMAGE_SHARE = 224 / 256
 def centre_view(image: Pixels, size: Size) -> Tensor:
     """Return the centre of an image uint8 [H, W, 3], resized to uint8 [height, width, 3].
 
-    Small views, and images that already have the size, use the largest crop of the view's shape.
+    If the view is small or the image already has its size, the largest crop of the view's shape is used.
     """
     height, width = image.shape[:2]
     whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW
@@ -147,7 +147,7 @@ def centre_view(image: Pixels, size: Size) -> Tensor:
 
 
 def centre_crop(height: int, width: int, output: Size, share: float) -> tuple[int, int, int, int]:
-    """Return a centred crop (top, left, height, width) of the output's shape. share: of the largest."""
+    """Return (top, left, height, width) of a centred crop in the output's shape. share: 1 for the largest."""
     scale = share * min(height / output[0], width / output[1])
     rows = min(height, max(1, round(output[0] * scale)))
     columns = min(width, max(1, round(output[1] * scale)))
@@ -169,7 +169,7 @@ def random_crops(
     ratio: tuple[float, float] = CROP_RATIO,
     count: int = 1,
 ) -> list[list[int]]:
-    """Return crops (top, left, height, width). least: smallest area share. ratio: range of width / height."""
+    """Draw crops (top, left, height, width). least: minimum area share. ratio: range of width / height."""
     augmentation = Augmentation(
         output_height=output[0],
         output_width=output[1],
@@ -203,9 +203,9 @@ def rendered(
     *,
     workers: int = 1,
 ) -> Generator[tuple[V, torch.Tensor], None, None]:
-    """Yield (views, pixels) for the keys in order; pixels [B, 3, H, W] with values 0..255.
+    """Yield (views, pixels) for every key, in order. pixels: [B, 3, H, W], values 0..255.
 
-    views_of: draws or reads a batch; called by one thread at a time. pixels: uint8, or float32 for MixUp.
+    views_of: draws or reads views; one thread at a time calls it. Pixels are float32 for MixUp, else uint8.
     """
     dtype = torch.float32 if augmentation.mix == "mixup" else torch.uint8
     one_at_a_time = threading.Lock()

@@ -43,9 +43,9 @@ def check_device(device: str) -> None:
 
 
 def look_over(folder: Location) -> list[str]:
-    """Return the class names of an image folder; log files that are skipped.
+    """Return the class names of an image folder; list skipped files in a log message.
 
-    One image of each kind is decoded, so that unsupported kinds fail before any work starts.
+    One image of each extension is decoded, so that unsupported formats fail before any work starts.
     """
     from lpld_labels.render.images import class_names, list_images, passed_over, try_each_kind
 
@@ -70,7 +70,7 @@ class TorchExecutorOptions(ExecutorOptions):
 
     @contextmanager
     def opened_for(self, device: str, threads: int | None) -> Iterator[Executor]:
-        """Open the executor. device, threads: of each worker."""
+        """Open the executor. device: torch device of its workers. threads: CPU threads of each worker."""
         gpus = float(device.startswith("cuda")) if self.gpus_per_task is None else self.gpus_per_task
         with self.opened(gpus=gpus, threads=threads) as executor:
             yield executor
@@ -84,7 +84,7 @@ class MachineOptions:
     threads: Annotated[int | None, Setting(THREADS, ge=1)] = None
 
     def prepare_machine(self, workers: ExecutorOptions | None = None) -> Machine:
-        """Set this process's threads, check the device, and return the workers' `Machine`."""
+        """Set this process's threads, check the device, and return the `Machine` of the workers."""
         import torch
 
         from lpld_core.teachers.teacher import Machine
@@ -99,7 +99,7 @@ class MachineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions(MachineOptions):
-    """One network and where it computes, for squeeze, recover and analyze."""
+    """Options of squeeze, recover and analyze: a network, and the device and threads that run it."""
 
     teacher: Annotated[str, Setting(_NETWORKS)]
     weights: Annotated[Location, Setting(f"{_WEIGHTS}.")] = DEFAULT_WEIGHTS
@@ -108,7 +108,7 @@ class NetworkOptions(MachineOptions):
     std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
 
     def load(self, *, classes: int | None = None, device: str | None = None) -> LoadedTeacher:
-        """Load the network; refuse one with another class count. device: overrides the field."""
+        """Load the network. classes: required class count. device: overrides the option of that name."""
         from lpld_core.teachers.teacher import load_teacher
 
         return load_teacher(
@@ -138,7 +138,7 @@ class TeacherOptions:
     std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
 
     def choices(self, preset: tuple[TeacherChoice, ...] = ()) -> tuple[TeacherChoice, ...]:
-        """Pair each teacher with its weights. preset: used if no teachers are given."""
+        """Pair each teacher with its weights. preset: teachers to use if none are given."""
         given = (self.teacher,) if isinstance(self.teacher, str) else tuple(self.teacher)
         names = given or tuple(teacher.name for teacher in preset)
         weights = [os.fspath(file) for file in listed(self.weights)]

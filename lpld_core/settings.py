@@ -81,7 +81,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Part `number` (from 1) of `of` equal parts, for `build` and `recover` on several machines."""
+    """A part of a job that several machines share. number: counted from 1. of: number of parts."""
 
     number: int = 1
     of: int = 1
@@ -93,7 +93,7 @@ class Part:
             )
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """Return this part of a list: every `of`-th item."""
+        """Return the items of this part: every `of`-th item of a list."""
         return items[self.number - 1 :: self.of]
 
 
@@ -129,7 +129,7 @@ PoolViews = Literal["stored", "drawn"]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSettings(ViewSettings):
-    """How an image folder is labelled. The defaults are the paper's for ImageNet-1K, but without mixing."""
+    """How to label an image folder. The defaults are the paper's ImageNet-1K settings, but without mixing."""
 
     epochs: Annotated[int, Setting("Views per image, before pruning.", ge=1, le=MAX_INDEX + 1)] = 300
     ratio: Annotated[float, Setting("Label only the batches that pruning to 1/RATIO keeps.", ge=1)] = 1.0

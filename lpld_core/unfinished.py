@@ -1,6 +1,6 @@
 """Unfinished work: a locked directory in or beside the output, which holds checkpoints.
 
-The same command resumes from them. The directory is deleted when the output is complete.
+Running the command again resumes from the checkpoints. The directory is deleted when the output is complete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def unfinished_beside(out: Path) -> Path:
 
 @contextlib.contextmanager
 def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
-    """Lock a directory; delete it on success or if empty. wait: wait for the lock; else raise an error."""
+    """Lock a directory; delete it on success or if empty. wait: wait for a held lock instead of raising."""
     refuse_links([directory])
     with contextlib.ExitStack() as stack:
         try:
@@ -49,7 +49,7 @@ def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
         try:
             yield directory
         except BaseException:
-            # If this fails, the next run cleans up; raise the original error.
+            # If this cleanup fails, the next run repeats it; the original error is raised.
             with contextlib.suppress(OSError):
                 sweep(directory)
                 if [path.name for path in directory.iterdir()] == [LOCK]:
@@ -60,7 +60,7 @@ def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
 
 
 def sweep(directory: Path) -> None:
-    """Delete a killed process's temporary files."""
+    """Delete the temporary files that a killed process left."""
     for path in sorted(directory.glob(f"{TEMPORARY}*")):
         path.unlink()
 
@@ -79,7 +79,7 @@ class Checkpoint:
         return time.monotonic() - self._saved >= SAVE_SECONDS
 
     def save(self, state: Tensors, **about: Any) -> None:
-        """Replace the file. about: JSON values."""
+        """Replace the file. about: JSON values to store with the tensors."""
         save_weights(self.path, state, about)
         self._saved = time.monotonic()
 
@@ -92,7 +92,7 @@ def require_same_job(
     where: Path,
     otherwise: str = "replace it (--overwrite)",
 ) -> None:
-    """Raise PoolConflictError about the first setting (JSON value) that differs. otherwise: ends the hint."""
+    """Raise PoolConflictError if a setting (JSON value) differs. otherwise: last words of its hint."""
     for name, expected, got in differences(dict(found), dict(wanted)):
         raise PoolConflictError(
             f"{what} is already here: its '{name}' differs",

@@ -55,7 +55,7 @@ class _BuildCall(Writes, TorchExecutorOptions, LabelSettings, TeacherOptions):
 
 
 def build_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the preset's values, and values implied by other arguments."""
+    """Return default settings: the preset's values, and the `resize` that `replayable_by` implies."""
     values = values_of(LabelSettings, preset_named(given.get("preset")).label)
     if given.get("replayable_by") is not None:
         values["resize"] = "pil"
@@ -159,7 +159,7 @@ class _VerifyCall(Shows, MachineOptions, TeacherOptions, FromPool):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verified(Result):
-    """Whether a pool is intact and, if a teacher was given, its labels are the teacher's."""
+    """Result of `verify`. report: whether the pool is intact. teacher: check of its labels, if requested."""
 
     report: CheckReport
     teacher: TeacherCheck | None
@@ -199,7 +199,7 @@ def verify(call: _VerifyCall) -> Verified:
         if value is not None and not call.teacher:
             raise UsageError(f"{name} requires --teacher")
     if call.teacher:
-        import torch  # noqa: F401  # before the bytes are checked
+        import torch  # noqa: F401  # fails before the bytes are checked
 
         if call.images is None and not manifest_of(call.pool).files_of("packed"):
             raise no_images(redact(call.pool))
@@ -211,7 +211,7 @@ def verify(call: _VerifyCall) -> Verified:
 
 
 def _check_labels(call: _VerifyCall, shown: Progress) -> TeacherCheck:
-    """Label sampled batches again, at the size of the pool's views."""
+    """Label sampled batches again and compare; refuse a --size other than that of the pool's views."""
     from lpld_core.relabel.verify_teacher import verify_with_teacher
     from lpld_core.teachers.ensemble import load_ensemble
     from lpld_labels.pool.reader import PoolReader
@@ -277,7 +277,7 @@ class TrainCall(Writes, TrainSettings, RunOptions, FromPool):
 
 
 def train_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the preset's values, and workers for a GPU."""
+    """Return default settings: the preset's values, and the number of workers unless on a CPU."""
     values = values_of(TrainSettings, preset_named(given.get("preset")).train)
     if given.get("device", "cpu") != "cpu":
         values["workers"] = min(8, os.cpu_count() or 1)
@@ -323,7 +323,7 @@ def require_trainable(call: TrainCall) -> None:
 
 
 def train_in(call: TrainCall, ranks: Ranks) -> TrainResult:
-    """Train in this process and all others that joined the run."""
+    """Train together with all other processes that joined the run."""
     from lpld_core.train.evaluate import ValidationSet
     from lpld_core.train.student import train_student
     from lpld_labels.pool.reader import PoolReader

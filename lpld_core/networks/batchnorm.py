@@ -1,4 +1,4 @@
-"""BatchNorm layers of a network: find them, hook their inputs, and sum these inputs quickly."""
+"""BatchNorm layers of a network: find the layers, hook their inputs, and sum the inputs quickly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lpld_labels.errors import InvalidArgumentError
 
 _CHUNK_VALUES = 1 << 17
-"""Values summed at a time on a CPU. Temporaries then fit in the cache, which is 2 to 3 times faster."""
+"""Number of values to sum at a time on a CPU. Temporaries then fit in the cache: 2 to 3 times faster."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,7 +30,7 @@ class BatchNormLayer:
 
 
 def batchnorm_layers(model: nn.Module, *, name: str = "the network") -> tuple[BatchNormLayer, ...]:
-    """Return the BatchNorm2d layers in module order; refuse a network without any."""
+    """Return the BatchNorm2d layers in module order; refuse a network that has none."""
     layers = []
     for path, module in model.named_modules():
         if not isinstance(module, nn.BatchNorm2d):
@@ -52,7 +52,7 @@ def batchnorm_layers(model: nn.Module, *, name: str = "the network") -> tuple[Ba
 
 @contextlib.contextmanager
 def watched_inputs(layers: Sequence[BatchNormLayer], watch: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Call `watch(layer index, input [B, channels, H, W])` before each layer runs."""
+    """While the block runs, call `watch(layer index, input [B, channels, H, W])` before each layer runs."""
     with contextlib.ExitStack() as stack:
         for number, layer in enumerate(layers):
 

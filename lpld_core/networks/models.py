@@ -48,14 +48,14 @@ class Network:
 
 @dataclass(frozen=True)
 class NetworkSource:
-    """Builds a network with random or with published weights. Class count None: the network's default."""
+    """Builds a network with random or published weights. build: takes a class count or None (default)."""
 
     name: str
     build: Callable[[int | None], Network]
     pretrained: Callable[[], Network] | None = None
 
     def classes_of(self, tensors: dict[str, torch.Tensor]) -> int | None:
-        """Return the class count of weights, or None if no parameter's shape shows it."""
+        """Return the class count of trained weights; None if no parameter's shape depends on it."""
         with torch.device("meta"):  # allocates nothing
             two = self.build(2).module.state_dict()
             three = self.build(3).module.state_dict()
@@ -231,13 +231,13 @@ def _factory_source(name: str) -> NetworkSource:
 
 
 def _declared(module: nn.Module, name: str) -> tuple[Any, ...] | None:
-    """Return a network's attribute if it is a tuple or list, not a buffer or parameter of that name."""
+    """Return a network's attribute as a tuple; None if it is not a tuple or list (e.g. a buffer)."""
     value = getattr(module, name, None)
     return tuple(value) if isinstance(value, tuple | list) else None
 
 
 def _imported(name: str) -> Callable[..., Any]:
-    """Import the factory, also from the working directory, as ``python -m`` does."""
+    """Import the factory. Like ``python -m``, also look in the working directory."""
     path = list(sys.path)
     sys.path.append(str(Path.cwd()))
     try:
@@ -273,9 +273,9 @@ BLOCKS_PER_STAGE = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 class SmallResNet(nn.Module):
     """A ResNet for 32 to 64 px images, with a 3x3 stem, no max-pool, and torchvision's parameter names.
 
-    The defaults are the network of the Tiny-ImageNet experiments. width: channels of the first stage, doubled
-    at each later one. stem_stride: 2 divides the cost by 4. channels: 1 for grey images; the network then
-    averages the colour channels, so that recovery cannot add colours.
+    The default arguments are those of the Tiny-ImageNet experiments. width: channels of the first stage; each
+    later stage doubles them. stem_stride: 2 divides the cost by 4. channels: 1 for grey images; the network
+    then averages the colour channels, so that recovery cannot add colours.
     """
 
     def __init__(

@@ -25,15 +25,15 @@ Tensors = dict[str, torch.Tensor]
 METADATA_KEY = "lpld-labels"
 """The safetensors metadata entry that this project writes: a JSON object."""
 _GLOBAL = re.compile(r"(?:GLOBAL|global:?|class) ([\w.]+)")
-"""Finds the refused global in torch's error about a checkpoint."""
+"""Matches, in torch's error about a checkpoint, the name that torch refused to load."""
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _COUNTER = "num_batches_tracked"
-"""Part of the names of BatchNorm counters: no output depends on them, and old checkpoints lack them."""
+"""Marks the names of BatchNorm counters. No output depends on these counters; old checkpoints lack them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsFile:
-    """Tensors by name, and our metadata (empty for files of other programs)."""
+    """Content of a weights file. about: this project's metadata; empty in files of other programs."""
 
     path: Path
     tensors: Tensors
@@ -41,12 +41,12 @@ class WeightsFile:
 
 
 def with_prefix(tensors: Tensors, prefix: str) -> Tensors:
-    """Return the tensors whose names start with a prefix; remove it from the names."""
+    """Return the tensors whose names start with a prefix; remove the prefix from the names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def read_weights(path: str | Path) -> WeightsFile:
-    """Read a safetensors file or torch checkpoint without running code; strip state_dict and module.*."""
+    """Read safetensors or a torch checkpoint, without running code; unwrap state_dict and strip `module.`."""
     path = Path(path)
     if not path.is_file():
         raise InvalidArgumentError(
@@ -67,7 +67,7 @@ def read_weights(path: str | Path) -> WeightsFile:
 
 
 def _why_unreadable(error: Exception) -> str:
-    """Return torch's reason without its advice to run the code in the file."""
+    """Return why torch could not read the file, but not torch's advice to run the code in it."""
     refused = _GLOBAL.search(str(error))
     if refused:
         return f"it refers to {refused.group(1)}, which is not tensor data; no code was run"
@@ -158,7 +158,7 @@ def load_into(model: nn.Module, weights: WeightsFile) -> None:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Return the hex SHA-256 over name, dtype, shape and little-endian bytes of all tensors but counters."""
+    """Return a hex SHA-256 of name, dtype, shape and little-endian bytes of every tensor except counters."""
     state = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if _COUNTER in name:

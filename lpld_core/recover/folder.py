@@ -1,7 +1,7 @@
 """The folder of a recovery run: one directory per class, recover.json, and a contact sheet.
 
 Image files are written atomically, so a group is finished when all its files exist. Partial work is in the
-hidden directory `.unfinished`, a subdirectory for each group.
+hidden directory `.unfinished`, which has a subdirectory for each group.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAY_CHANGE = ("class_group", "created_by")
 
 
 class RecoveredFolder:
-    """A run's images. class_names: directories of the classes, sorted as in a listing."""
+    """The images of a recovery run. class_names: names of the class directories; must be sorted."""
 
     def __init__(self, root: str | Path, class_names: Sequence[str], settings: ImageSettings) -> None:
         self.root = Path(root)
@@ -58,7 +58,7 @@ class RecoveredFolder:
         return all(self.path(*member).exists() for member in group.members)
 
     def save(self, group: Group, pixels: Tensor) -> None:
-        """Write the images of a group: uint8 [B, H, W, 3] in the order of its members."""
+        """Write the images of a group. pixels: uint8 [B, H, W, 3], in the order of `group.members`."""
         self.require_own()
         with write_errors(self.root):
             for label in group.classes:
@@ -73,7 +73,7 @@ class RecoveredFolder:
         return self._unfinished / f"{group.index:05d}"
 
     def finish(self, ipc: int) -> Path:
-        """Write the contact sheet and delete leftover work of other groupings; return the sheet's path."""
+        """Write the contact sheet and return its path; delete unfinished work that other runs left."""
         path = self.root / CONTACT_SHEET_FILE
         images = evenly(ipc, 10)
         sheet = contact_sheet(
@@ -87,18 +87,18 @@ class RecoveredFolder:
         with write_errors(self.root):
             for left in sorted(self._unfinished.glob("*")):
                 with contextlib.suppress(PoolConflictError), workplace(left):
-                    pass  # Deletes it, unless a process is at work there.
+                    pass  # `workplace` deletes the directory, unless a process is using it.
             with contextlib.suppress(OSError):  # another running process will delete it
                 self._unfinished.rmdir()
         return path
 
     def prepare(self, record: dict[str, Any], *, overwrite: bool = False) -> None:
-        """Write the record; refuse other contents than this run's. overwrite: delete another run's images."""
+        """Write recover.json; refuse a folder with other contents. overwrite: delete another run's images."""
         self._is_another(record, overwrite=overwrite)  # Refuse before anything is created.
         with write_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
         with workplace(self._unfinished / _RECORD_PLACE, wait=True) as place:
-            # Again under the lock: another run may have begun here meanwhile.
+            # Check again under the lock: another run may have begun here meanwhile.
             if self._is_another(record, overwrite=overwrite):
                 self._clear(place)
             write_atomically(self.root / RECORD_FILE, to_json(record), within=place)
@@ -109,7 +109,7 @@ class RecoveredFolder:
         _require_same_run(self.root / RECORD_FILE, self._record)
 
     def _is_another(self, record: dict[str, Any], *, overwrite: bool) -> bool:
-        """Return whether another run's images are here that may be deleted; refuse all other contents."""
+        """Return True if another run's images have to be deleted; refuse contents that must be kept."""
         path = self.root / RECORD_FILE
         if path.exists():
             try:
@@ -127,7 +127,7 @@ class RecoveredFolder:
         return False
 
     def _clear(self, place: Path) -> None:
-        """Delete another run unless it is at work or anything else is there. place: for temporary files."""
+        """Delete another run; refuse if it is active or other files exist. place: temporary directory."""
         ours = {RECORD_FILE, CONTACT_SHEET_FILE, SUFFIX}
         folders = [entry for entry in sorted(self.root.iterdir()) if entry.name not in ours]
         for folder in folders:
@@ -144,7 +144,7 @@ class RecoveredFolder:
                 problem, hint = "another process is at work here", "wait until it is done, or stop it"
                 raise PoolConflictError(problem, where=group, hint=hint)
         with write_errors(self.root):
-            # This record is nobody's: it stops the other run, and a new one if this is interrupted.
+            # This record matches no run: it stops the other run, and any new run after an interruption.
             write_atomically(self.root / RECORD_FILE, to_json({"replaced": True}), within=place)
             for folder in (*folders, *work):
                 shutil.rmtree(folder)
@@ -172,7 +172,7 @@ _GAP, _LARGEST_TILE, _LETTER, _TITLE_LETTERS = 2, 130, 14, 24
 
 
 def contact_sheet(rows: Sequence[tuple[str, Sequence[Path]]]) -> bytes:
-    """Return a PNG that fits a screen. rows: a title and image files each."""
+    """Return a PNG that fits a screen. rows: the title and the image files of each row."""
     font = ImageFont.load_default(_LETTER)
     titles = [textwrap.shorten(title, _TITLE_LETTERS, placeholder="...") for title, _ in rows]
     margin = int(max(font.getlength(title) for title in titles)) + 2 * _GAP

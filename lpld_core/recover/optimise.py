@@ -1,11 +1,11 @@
 """Optimise the images of one group, starting from noise.
 
 The loss is cross-entropy through the frozen teacher plus the distance to BatchNorm statistics. Moments are
-computed per unit, and the teacher normalises with its global statistics, so the units of one forward pass do
-not affect each other.
+computed per `Unit`, and the teacher normalises with its global statistics, so the units of one forward pass
+do not affect each other.
 
-An image is seen through a view: crop, resize, flip and roll. All are linear and separable, so a view is
-``rows @ image @ columns^T`` with one small matrix per axis, and gradients are exact.
+The teacher sees an image through a view: crop, resize, flip and roll. These operations are linear and
+separable. So a view is ``rows @ image @ columns^T``, with a small matrix per axis, and gradients are exact.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from lpld_labels.format.random_streams import Stream, keyed_generator
 _IMAGES, _ADAM = "images", "adam."
 BETAS = (0.5, 0.9)
 _CHECK_EVERY = 25
-"""Iterations between checks that losses are finite. NaN persists in Adam's averages, so none is missed."""
+"""Number of iterations between checks for NaN and infinity, which persist in Adam's averages."""
 
 
 class UnitMoments(torch.autograd.Function):
     """Mean and biased variance over the images and pixels of each unit: float [units, channels].
 
-    values: float [B, channels, H, W]. unit_of_image: int64 [B]. sizes: int64 [units], images per unit.
+    values: float [B, channels, H, W]. unit_of_image: int64 [B]. sizes: int64 [units], number of images.
     shift: see `image_sums`. The backward pass is one multiply-add without large temporaries.
     """
 
@@ -70,7 +70,7 @@ class UnitMoments(torch.autograd.Function):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerTarget:
-    """Target statistics of a layer: mean and variance, float [units or 1, channels]."""
+    """Target statistics of a layer. mean, variance: float [units or classes, channels]; one row if global."""
 
     layer: BatchNormLayer
     mean: Tensor
@@ -79,7 +79,7 @@ class LayerTarget:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnitLosses:
-    """Losses per unit, float [units]: mean cross-entropy, and weighted BatchNorm distance."""
+    """Losses of each unit, float [units]: mean cross-entropy, and BatchNorm distance without alpha."""
 
     cross_entropy: Tensor
     batchnorm: Tensor
@@ -99,8 +99,8 @@ def unit_losses(
 ) -> UnitLosses:
     """Run normalised images [B, 3, H, W] through the model (eval mode); return both losses of every unit.
 
-    classes, unit_of_image: int64 [B]. BatchNorm distance of a unit: the sum over layers of
-    |mean - target|_2 + |variance - target|_2, weighed by first_layer_weight at the first layer.
+    classes, unit_of_image: int64 [B]. The BatchNorm distance of a unit is the sum over layers of
+    |mean - target|_2 + |variance - target|_2; the first layer's term is multiplied by first_layer_weight.
     """
     sizes = torch.bincount(unit_of_image)
     distances = []
@@ -121,7 +121,7 @@ def unit_losses(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecoveredGroup:
-    """The last images float [B, 3, H, W] of a group's members, normalised, and losses averaged over units."""
+    """A group's final images, normalised float [B, 3, H, W], and its final losses, averaged over units."""
 
     images: Tensor
     cross_entropy: float
@@ -131,7 +131,7 @@ class RecoveredGroup:
 def layer_targets(
     teacher: LoadedTeacher, statistics: ClassStatistics | None, kind: StatisticsKind
 ) -> tuple[LayerTarget, ...]:
-    """Return the target of each BatchNorm layer: class rows [classes, channels], or one global row."""
+    """Return the target of each BatchNorm layer: [classes, channels]; [1, channels] if kind is global."""
     layers = batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}")
     if kind == "global":
         return tuple(
@@ -156,7 +156,7 @@ def layer_targets(
 
 
 class GroupOptimiser:
-    """The images of one group, on the teacher's device. targets: from `layer_targets`, of all classes."""
+    """Optimises the images of one group on the teacher's device. targets: result of `layer_targets`."""
 
     def __init__(
         self, teacher: LoadedTeacher, group: Group, targets: Sequence[LayerTarget], settings: RecoverSettings
@@ -223,8 +223,8 @@ def recover_group(
 ) -> Generator[int, None, RecoveredGroup]:
     """Optimise one group's images: yield the number of iterations done, return the last images.
 
-    checkpoint: where to save the images, and to resume from. Raises ComputationError if values stop being
-    finite or memory runs out.
+    checkpoint: file to save the images to and to resume from; None: do not save. Raises ComputationError if
+    values stop being finite or memory runs out.
     """
     last = settings.iterations - 1
     with _memory_errors(settings):
@@ -240,7 +240,7 @@ def recover_group(
             if iteration % _CHECK_EVERY == 0 or iteration == last:
                 _refuse_not_finite(per_unit, group, iteration)
             optimiser.step(per_unit.sum(), iteration)
-            # Not after the last one: checkpoints lack its losses, which are reported.
+            # Do not save after the last iteration: checkpoints lack the losses, which are reported.
             if checkpoint is not None and iteration != last and checkpoint.due():
                 checkpoint.save(optimiser.state(), iterations=iteration + 1)
             yield iteration + 1
@@ -289,7 +289,7 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One crop (source pixels), flip and roll (output pixels down and right)."""
+    """A crop (in source pixels), a flip, and a roll down and right (in output pixels)."""
 
     top: int
     left: int
@@ -301,7 +301,7 @@ class View:
 
 
 def draw_view(settings: RecoverSettings, unit: tuple[int, int], iteration: int) -> View:
-    """Draw a unit's view at one iteration; it depends on the arguments only. unit: the unit's key."""
+    """Draw the view of a unit at an iteration. Equal arguments give equal views. unit: the unit's key."""
     random = keyed_generator(settings.seed, Stream.RECOVERY_VIEWS, *unit, iteration)
     crop = random_crops(random, settings.size, settings.size, least=settings.crop_from(iteration))[0]
     flip, down, right = random.random(3).tolist()
@@ -319,7 +319,7 @@ def draw_view(settings: RecoverSettings, unit: tuple[int, int], iteration: int) 
 
 
 def draw_noise(shape: tuple[int, ...], *, seed: int, unit: tuple[int, int]) -> npt.NDArray[np.float64]:
-    """Return the standard normal images that a unit starts from."""
+    """Return the standard normal noise from which a unit's images start. unit: the unit's key."""
     return keyed_generator(seed, Stream.RECOVERY_NOISE, *unit, 0).standard_normal(shape)
 
 
@@ -333,7 +333,7 @@ def _view_matrices(view: View, size: tuple[int, int]) -> tuple[Matrix, Matrix]:
 
 
 def _resize_matrix(start: int, length: int, size: int) -> Matrix:
-    """Return a matrix [size, size] that resizes `length` pixels from `start` to `size`, bilinearly."""
+    """Return the matrix [size, size] that resizes pixels start..start + length to `size`, bilinearly."""
     centre = np.maximum((np.arange(size) + 0.5) * length / size - 0.5, 0.0)
     lower = np.minimum(centre.astype(np.int64), length - 1)
     upper = np.minimum(lower + 1, length - 1)
@@ -345,7 +345,7 @@ def _resize_matrix(start: int, length: int, size: int) -> Matrix:
 
 
 def show(images: Tensor, sizes: list[int], views: list[View]) -> Tensor:
-    """Apply each unit's view to its images [B, 3, H, W]; differentiable. sizes: images per unit."""
+    """Apply views[i] to unit i; differentiable. images: [B, 3, H, W]. sizes: number of images per unit."""
     height, width = images.shape[2:]
     shown = []
     for unit, view in zip(torch.split(images, sizes), views, strict=True):

@@ -1,7 +1,7 @@
-"""Images without optimisation (RDED): crops of real images with the teacher's lowest cross-entropy.
+"""Make images without optimisation (RDED): stitch crops of real images with low teacher cross-entropy.
 
-The best of a few random crops of each real image is kept. The best crops of a class are shrunk, and n x n of
-them are stitched into an image.
+From each real image, the best of a few random crops is kept. The best crops of a class are shrunk, and n x n
+crops are stitched into an image.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BATCH = 100
 def stitch_class(
     teacher: LoadedTeacher, folder: RealFolder, label: int, settings: RdedSettings
 ) -> Generator[int, None, Tensor]:
-    """Make a class's images: yield the number of candidates done, return uint8 [ipc, H, W, 3]."""
+    """Make the images of a class: yield the number of real images done, return uint8 [ipc, H, W, 3]."""
     rows = candidates(folder, label, settings)
     kept, losses = [], []
     step = max(1, _BATCH // settings.crops)
@@ -44,13 +44,13 @@ def stitch_class(
             losses.append(best.values)
             yield min(start + step, len(rows))
     order = torch.cat(losses).argsort(stable=True)[: settings.ipc * settings.tiles**2]
-    # Neighbours in the order of loss go to different images, so that none gets all the best crops.
+    # Crops with similar losses go to different images, so that no image gets all the best crops.
     grid = torch.cat(kept)[order].view(settings.tiles, settings.tiles, settings.ipc, *settings.tile, 3)
     return grid.permute(2, 0, 3, 1, 4, 5).reshape(settings.ipc, *settings.size, 3)
 
 
 def candidates(folder: RealFolder, label: int, settings: RdedSettings) -> npt.NDArray[np.int64]:
-    """Return the rows of randomly chosen images of a class, in folder order; refuse if too few."""
+    """Choose random images of a class; return their rows in folder order. Refuse a class with too few."""
     rows = folder.rows_of(label)
     needed = settings.ipc * settings.tiles**2
     if min(len(rows), settings.candidates) < needed:
@@ -83,7 +83,7 @@ def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:
 
 @torch.inference_mode()
 def _cross_entropy(teacher: LoadedTeacher, crops: Tensor, label: int, size: tuple[int, int]) -> Tensor:
-    """Return the teacher's cross-entropy for tiles, padded to `size` as in RDED's program: float32 [N]."""
+    """Return the teacher's cross-entropy, float32 [N], on crops padded to `size` as in RDED's program."""
     device = next(teacher.model.parameters()).device
     images = prepared(crops, teacher.mean, teacher.std)
     height, width = size[0] - images.shape[2], size[1] - images.shape[3]

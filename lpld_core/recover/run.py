@@ -38,7 +38,7 @@ LastLosses = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunSummary(Result):
-    """What was made now and what was found finished; losses are means over the groups made now."""
+    """Groups made by this run and groups kept from earlier runs. Losses are means over groups made."""
 
     made_groups: int
     kept_groups: int
@@ -77,19 +77,19 @@ def recover_images(
 ) -> RunSummary:
     """Make images and save them as an image folder; finished groups are skipped.
 
-    statistics: needed where settings ask for class statistics. real: images that rded cuts up. Directories
-    have the names of the real folder's classes, or of the statistics', or are numbered.
-    overwrite: delete the images of another run. machine: what the executor's workers compute with.
+    statistics: required if the settings ask for class statistics. real: image source of rded. Class names
+    come from `real` or else from `statistics`; without both, class directories are numbered.
+    overwrite: delete the images of another run. machine: device and threads of the executor's workers.
     """
     if isinstance(settings, RdedSettings):
         if real is None:
             raise InvalidArgumentError("rded needs real images")
         for label in range(real.classes):
-            candidates(real, label, settings)  # refuses a class with too few
+            candidates(real, label, settings)  # refuses a class with too few images
     else:
         if statistics is not None:
             statistics.check_teacher(teacher)
-        layer_targets(teacher, statistics, settings.statistics_kind)  # refuses what cannot be matched
+        layer_targets(teacher, statistics, settings.statistics_kind)  # refuses unsuitable statistics
     width = max(4, len(str(teacher.classes - 1)))
     named = statistics if real is None else real
     names = named.class_names if named else tuple(f"{label:0{width}d}" for label in range(teacher.classes))
@@ -142,7 +142,7 @@ def _record(
     statistics: ClassStatistics | None,
     real: RealFolder | None,
 ) -> dict[str, Any]:
-    """Return recover.json: enough to make the same images again."""
+    """Return the content of recover.json: everything that is needed to make the same images again."""
     record = {
         **asdict(settings),
         "teacher": asdict(teacher.description),
@@ -167,7 +167,7 @@ class GroupWorker:
     real: RealFolder | None
 
     def do(self, task: Group, *, again: bool) -> Steps:
-        """Make one group; yield its images in proportion to the steps done."""
+        """Make a group's images; yield increments of progress that add up to the number of images."""
         count, counted = len(task.members), 0
         losses = None
         # A worker that was reported lost may still be running: wait for it.
@@ -201,11 +201,11 @@ class GroupWorker:
         return layer_targets(self.teacher, self.statistics, self.settings.statistics_kind)
 
     def _make(self, group: Group, place: Path) -> Generator[int, None, tuple[Tensor, LastLosses | None]]:
-        """Yield the steps done, return pixels uint8 [B, H, W, 3] and last losses."""
+        """Yield the number of steps done; return pixels uint8 [B, H, W, 3] and last losses (rded: None)."""
         if isinstance(self.settings, RdedSettings):
             assert self.real is not None  # noqa: S101
             return (yield from stitch_class(self.teacher, self.real, group.classes[0], self.settings)), None
-        # Named after its images: a run with another class_group may have left checkpoints of others.
+        # Name the file after its images: a run with another class_group may have left other checkpoints.
         name = hashlib.sha256(repr(group.units).encode()).hexdigest()[:16]
         checkpoint = Checkpoint(place / f"{name}.safetensors")
         try:

@@ -1,4 +1,4 @@
-"""Settings of a recovery run, the papers' presets, and the plan of a run. Does not import torch."""
+"""Settings of a recovery run, the papers' presets, and the grouping of images. Does not import torch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PresetName = Literal["imagenet1k", "tiny", "imagenet21k"]
 _SMALL_SIDE = 64
 _FEWER = "recover fewer images per class (--ipc)"
 _PASS_IMAGES = 100
-"""Images in one forward pass by default: enough to keep a processor busy."""
+"""Default number of images in a forward pass: enough to keep a processor busy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """Images that share BatchNorm statistics and views. members: (class, number). key: of random draws."""
+    """Images that share statistics and views. members: (class, number) pairs. key: for `keyed_generator`."""
 
     key: tuple[int, int]
     members: tuple[tuple[int, int], ...]
@@ -33,7 +33,7 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Units that share a forward pass. Groups are independent: parts divide them, runs resume by group."""
+    """Units that share a forward pass. Groups are independent: a run is divided and resumed by group."""
 
     index: int
     units: tuple[Unit, ...]
@@ -57,7 +57,7 @@ _GROUP = Setting("Classes (sre2l, cda: batches) per forward pass.  [default: abo
 
 @dataclass(frozen=True, kw_only=True)
 class ImageChoices:
-    """Settings of all methods that users can choose."""
+    """Settings that users can choose for every method."""
 
     ipc: Annotated[int, Setting("Images per class.", ge=1)]
     smallest_crop: Annotated[float, Setting("Minimum crop area, 0 to 1; cda starts at 1.", gt=0, le=1)] = 0.08
@@ -70,7 +70,7 @@ class ImageChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class RecoverChoices(ImageChoices):
-    """Settings that users can choose. None: the default of the method or preset."""
+    """All settings that users can choose. None: use the default of the method or preset."""
 
     iterations: Annotated[int | None, _ITERATIONS] = None
     learning_rate: Annotated[float | None, _RATE] = None
@@ -115,7 +115,7 @@ class RecoverSettings(ImageSettings):
         return grouped(mixed_units(classes, self.ipc, self.batch_size), self.class_group)
 
     def crop_from(self, iteration: int) -> float:
-        """Return the smallest area share of a crop; cda lowers it along a cosine."""
+        """Return the minimum area of a crop, as a share of the image; cda lowers it from 1 along a cosine."""
         if self.method != "cda":
             return self.smallest_crop
         return self.smallest_crop + (1 - self.smallest_crop) * self._cosine(iteration)
@@ -168,7 +168,7 @@ def method_settings(
     preset: PresetName | None = None,
     **given: Any,
 ) -> RecoverSettings | RdedSettings:
-    """Fill in the settings not given from a preset (None: by image size); ignore fields of other methods."""
+    """Fill in missing settings from a preset; None: choose it by image size. Ignore other methods' fields."""
     kind = RdedSettings if method == "rded" else RecoverSettings
     known = {entry.name for entry in fields(kind)}
     chosen = {name: value for name, value in given.items() if name in known}
@@ -192,7 +192,7 @@ def fitting_group(unit_images: int) -> int:
 
 
 def class_units(classes: int, ipc: int) -> list[Unit]:
-    """Return one unit per class, with all its images (lpld)."""
+    """Return a unit for each class, with all images of the class (lpld)."""
     require_listable(classes * ipc, what="images", hint=_FEWER)
     return [
         Unit(key=(label, 0), members=tuple((label, number) for number in range(ipc)))

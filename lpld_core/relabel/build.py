@@ -41,13 +41,13 @@ from lpld_labels.transforms.pipeline import run_part
 from lpld_labels.transforms.prune import kept_count
 
 SHARD_SECONDS = 60.0
-"""Target time of a worker for one shard; an interruption loses about this much work."""
+"""Target time that a worker spends on a shard; an interruption loses about this much work."""
 AS_BUILT = "run the command the pool was built with, choose another path, or replace it (--overwrite)"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BuildResult(Result):
-    """labelled: batches labelled by this run. manifest: None if not published. cost: of a dry run."""
+    """labelled: number of batches labelled now. manifest: None if not published. cost: dry run only."""
 
     labelled: int
     manifest: Manifest | None
@@ -69,7 +69,7 @@ class BuildResult(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """A build that is ready to run. images, pool: folders. table: images in the folder. trial: costs."""
+    """A build that is ready to run. table: list of the images. trial: measured time and size per label."""
 
     images: Path
     pool: Path
@@ -90,11 +90,11 @@ class Build:
         device: str | None = None,
         image_progress: Progress | None = None,
     ) -> Build:
-        """Load what is not given; fail before any write if settings are invalid. device: of the teachers."""
+        """Load teachers and table if None; refuse invalid settings before any write. device: for teachers."""
         if settings.image_cache is not None:
             require_apart(settings.image_cache, images)
             require_apart(pool, settings.image_cache)
-        codec_named(settings.codec)  # an unknown name fails before the teacher is loaded
+        codec_named(settings.codec)  # refuses an unknown name before the teacher is loaded
         if ensemble is None:
             ensemble = load_teachers(images, replace(settings, device=device or settings.device))
         if table is None:
@@ -142,7 +142,7 @@ class Build:
 
     @cached_property
     def recorded_settings(self) -> BuildSettings:
-        """The settings that determine the pool's content, for lineage and to match unfinished work."""
+        """The settings that determine the pool's content. Lineage and unfinished work record them."""
         public = [
             choice.weights if choice.weights in (DEFAULT_WEIGHTS, RANDOM_WEIGHTS) else ""
             for choice in self.settings.teachers
@@ -169,7 +169,7 @@ class Build:
         )
 
     def base(self) -> tuple[Manifest | None, set[BatchKey]]:
-        """Return the existing pool and its batches; refuse one that this build cannot extend."""
+        """Return the existing pool's manifest and batch keys; refuse a pool that this build cannot extend."""
         try:
             pool = PoolReader(self.pool)
         except NotAPoolError:
@@ -190,7 +190,7 @@ class Build:
             return pool.manifest, present
 
     def _refuse_other_making(self, steps: Iterable[LineageStep]) -> None:
-        """Refuse to add labels of another image order, precision or code; headers do not record these."""
+        """Refuse a pool whose lineage records another image order, precision or teacher output."""
         ours = self.recorded_settings
         for known in (step.parameters for step in steps if step.operation == "build"):
             difference = probe_difference(known[PROBE], self.probe) if PROBE in known else 0.0
@@ -232,7 +232,7 @@ class Build:
             images=self.table,
             codec=self.source.codec,
             views=settings.views,
-            # Workers on other machines receive the weights; workers on this machine read the files.
+            # Workers on other machines are sent the weights; workers on this machine read the weights files.
             source=replace(self.source, sent=not (executor.on_this_machine and self.settings.teachers)),
             shards=cut_evenly(missing, max(1, size)),
             settings={"build": lineage.settings_json(settings)},
@@ -255,7 +255,7 @@ def build_pool(
     table: ImageTable | None = None,
     progress: Progress | None = None,
 ) -> BuildResult:
-    """Label an image folder in this process and publish the pool; resume or extend an existing one."""
+    """Label an image folder in this process and publish the pool; resume or extend an existing pool."""
     build = Build.prepare(images, pool, settings, ensemble=ensemble, table=table)
     return run_build(build, progress=progress)
 
@@ -267,7 +267,7 @@ def run_build(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> BuildResult:
-    """Label missing batches; the last part done publishes. overwrite: replace other or unfinished pools."""
+    """Label missing batches; the last part to finish publishes. overwrite: replace output of other builds."""
     part = build.settings.part
     finish(build.pool, shared=part is not None)
     try:
@@ -291,7 +291,7 @@ def run_build(
 
 
 def wanted_batches(images: int, settings: BuildSettings) -> list[BatchKey]:
-    """Return the batches of a pool in key order: those that random pruning to the ratio keeps."""
+    """Return the keys of the batches that random pruning to `settings.ratio` keeps, in key order."""
     epochs, count = range(settings.epochs), batches_per_epoch(images, settings.batch_size)
     require_listable(len(epochs) * count, what="label batches", hint="use fewer epochs or larger batches")
     if settings.ratio == 1:
@@ -338,13 +338,13 @@ def _refuse_surplus(
 
 
 def _require_replayable(settings: BuildSettings, augmentation: Augmentation) -> None:
-    """Refuse settings whose exported crops, flips and mixing SRe2L's or LPLD's trainer could not replay."""
+    """Refuse settings with which the trainer of SRe2L or LPLD could not replay the exported views."""
     program = settings.replayable_by
     problems = {
         f"resizing by {augmentation.resize}, because it uses Pillow": augmentation.resize != "pil",
         "shuffled patches, which its folders cannot store": augmentation.patch_grid is not None,
         "views that are not square": augmentation.output_height != augmentation.output_width,
-        # SRe2L has no cut-outs; LPLD's (ImageNet-21K) cover one more row and column than ours.
+        # SRe2L has no cut-outs. Cut-outs of LPLD (ImageNet-21K) cover one more row and column than ours.
         "cut-outs, which it draws differently or not at all": augmentation.cutout_fraction is not None,
         "a pruned pool, whose image ids its folders do not store": settings.ratio != 1 and program == "sre2l",
         "views that readers draw, in our own image order (--views drawn)": settings.views == "drawn",

@@ -39,7 +39,7 @@ from lpld_labels.transforms.prune import kept_count
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherLabels:
-    """Labels a pool's batches with teachers. sent: workers receive the weights, else read their files."""
+    """Labels a pool's batches with teachers. sent: workers get the weights instead of reading files."""
 
     images: FolderImages
     settings: BuildSettings
@@ -61,7 +61,7 @@ class TeacherLabels:
         return replace(self, ensemble=ensemble, home=os.getpid())
 
     def __call__(self, keys: Sequence[BatchKey]) -> Generator[EncodedBatch, None, None]:
-        """Yield batches; threads render the next views and encode the last labels."""
+        """Yield labelled, encoded batches; threads render the next views and encode the previous labels."""
         ensemble, codec = self.ensemble, self.codec
         if ensemble is None:
             raise RuntimeError("begin() loads the teachers")
@@ -90,7 +90,7 @@ class TeacherLabels:
 
     @cached_property
     def _orders(self) -> SampledOrders | None:
-        """The image orders of the program `replayable_by`; None if not set."""
+        """The image orders of the program that `replayable_by` names; None if it is not set."""
         return None if self.settings.replayable_by is None else SampledOrders(len(self.images.table))
 
     @cached_property
@@ -104,7 +104,7 @@ class TeacherLabels:
 
 
 def labelled(views: ViewBatch, logits: torch.Tensor, codec: Codec) -> LabelBatch:
-    """Attach labels, rounded to float16 unless the codec keeps all 32 bits."""
+    """Attach logits to views as labels; round them to float16 unless the codec takes float32."""
     labels = logits.half() if np.dtype(codec.label_dtype) == np.float16 else logits
     values = labels.numpy()
     check_labels(values, views.key, views.images)
@@ -124,7 +124,7 @@ def _set_threads(settings: BuildSettings) -> None:
 
 
 VIEW_BYTES = 13.0
-"""Size of a stored view with the crops, flips and mixes of the ImageNet-1K recipe."""
+"""Bytes that a stored view (crop, flip and mix) takes in a pool of the ImageNet-1K recipe."""
 _CHECKED_ROWS, _TIMED_ROWS = 2, 16
 _LEAST_SHARE = 0.5
 """Compression is assumed to leave at least this share of the trial's bytes."""
@@ -164,7 +164,7 @@ def try_out(source: TeacherLabels, ensemble: Ensemble, rows: int = _TIMED_ROWS) 
 
 
 def require_room(pool: Path, rows: int, bytes_per_row: float) -> None:
-    """Refuse labels that cannot fit on the disk."""
+    """Refuse to build a pool of `rows` labels that cannot fit on the disk."""
     place = pool.absolute()
     while not place.exists():
         place = place.parent
@@ -181,7 +181,7 @@ def require_room(pool: Path, rows: int, bytes_per_row: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelCost:
-    """The cost of labelling a folder. forwards: views x teachers. final_bytes: size of the pool."""
+    """The cost of labelling a folder. forwards: network runs (views x teachers). final_bytes: pool size."""
 
     batches: int
     views: int
@@ -197,7 +197,7 @@ def label_cost(
     labels_per_row: float,
     views_per_row: float = VIEW_BYTES,
 ) -> LabelCost:
-    """Return the cost of a build. labels_per_row, views_per_row: bytes."""
+    """Return the cost of a build. labels_per_row, views_per_row: stored bytes per row."""
     epochs, batch_size = settings.epochs, settings.batch_size
     if settings.ratio == 1:
         batches, views = epochs * math.ceil(images / batch_size), epochs * images

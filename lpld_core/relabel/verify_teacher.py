@@ -59,7 +59,7 @@ class TeacherCheck:
 
     top1_agreement: share of rows with the same top class. near_ties: rows with different top classes whose
     values are equal up to rounding. first_difference: the first row above tolerance, in key order.
-    wrong_teachers: messages about teachers that differ from those that the pool records.
+    wrong_teachers: messages about teachers that differ from the teachers that the pool records.
     """
 
     batches: int
@@ -92,7 +92,7 @@ def verify_with_teacher(
 
     images_dir: the labelled image folder; None for a pool that carries its images. teachers: in the pool's
     order. tolerance: largest allowed difference; None: the rounding error of the codec.
-    Raises ImageMismatchError, naming the file, if any image is not the labelled one.
+    Raises ImageMismatchError, with the file name, if an image has changed since it was labelled.
     """
     given = [teachers] if isinstance(teachers, LoadedTeacher) else teachers
     rule = ensemble_rule(pool.header.ensemble)
@@ -106,7 +106,7 @@ def verify_with_teacher(
     ensemble.teachers[0].require_classes(pool.classes, "pool", where=pool.location)
     if batches < 1:
         raise InvalidArgumentError("nothing to compare", expected="at least 1 batch", got=batches)
-    # No difference would exceed NaN or infinity.
+    # No difference could exceed a tolerance of NaN or infinity.
     if tolerance is not None and not 0 <= tolerance < math.inf:
         raise InvalidArgumentError("tolerance is wrong", expected="a number >= 0", got=tolerance)
     order = np.argsort(keyed_generator(seed).random(len(pool)), kind="stable")
@@ -144,12 +144,12 @@ def verify_with_teacher(
 
 
 def wrong_teachers(header: PoolHeader, ensemble: Ensemble) -> tuple[str, ...]:
-    """Return messages about teachers that differ from those a pool records; unrecorded weights pass."""
+    """Return messages about wrong teachers. Weights that the pool does not record are not compared."""
     recorded = header.teachers
     if not recorded:
         return ()
     if len(recorded) == 1 and header.ensemble is not None and recorded[0].weights_digest is None:
-        # An imported ensemble: one entry records what the teachers share; their number is unknown.
+        # An imported ensemble: a single entry records what the teachers share, but not their number.
         recorded = recorded * len(ensemble.teachers)
     if len(recorded) != len(ensemble.teachers):
         return (f"the pool has {len(recorded)} teachers, {len(ensemble.teachers)} were given",)
@@ -199,7 +199,7 @@ def _stored_meaning(header: PoolHeader) -> _Meaning:
 def _compared(
     pool: PoolReader, batch: LabelBatch, logits: FloatArray, meaning: _Meaning, tolerance: float | None
 ) -> tuple[Any, ...]:
-    """Return per row: image, slot, largest difference, whether above tolerance, same top-1, near-tie."""
+    """Return arrays [B]: image, slot, largest difference, is above tolerance, has same top-1, is near-tie."""
     stored = batch.labels.astype(np.float32)
     expected = meaning.of(logits)
     payload = pool.read_encoded(batch.key).payload
@@ -224,7 +224,7 @@ def _dense_difference(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the actual and allowed differences [B, C] of dense labels from the teacher's.
 
-    Allowed is rounding to float16 plus, for lossy codecs, the codec's largest error on the same row.
+    The allowed difference is the rounding error plus, for lossy codecs, the codec's largest error in the row.
     """
     expected = meaning.of(logits)
     allowed = _rounding(expected, logits, meaning, np.dtype(np.float16))
@@ -268,12 +268,12 @@ def _sparse_difference(
 def _rounding(
     expected: FloatArray, logits: FloatArray, meaning: _Meaning, dtype: np.dtype[Any]
 ) -> FloatArray:
-    """Return the allowed error of a value: a float step (rounding may go either way) plus sum noise."""
+    """Return the allowed error of each value: one step of its float type, plus the noise of float32 sums."""
     noise = SUM_NOISE * np.abs(logits).max(axis=1, keepdims=True)
     if meaning.kind == "logits":
         dtype = np.dtype(np.float16)
     else:
-        # The logarithm of a probability changes by at most twice the change of its logits.
+        # The logarithm of a probability changes by at most twice the largest change of a logit.
         noise = 2 / meaning.temperature * noise * expected
     step = np.spacing(expected.astype(dtype)).astype(np.float32)
     return np.asarray(np.abs(step) + noise, np.float32)
@@ -286,14 +286,14 @@ def _allowed_level(
     step = np.spacing(level.astype(np.float16)).astype(np.float32)
     noise = np.where(sparse.kept, 0, allowed).max(axis=1, keepdims=True)
     if meaning.kind == "probabilities":
-        # Missing classes share the rest of 1, and so also the rounding errors of the kept classes.
+        # Missing classes share 1 minus the sum of the kept classes, so they also share its rounding error.
         missing = np.maximum((~sparse.kept).sum(axis=1, keepdims=True), 1)
         noise = noise + np.where(sparse.kept, allowed, 0).sum(axis=1, keepdims=True) / missing
     return np.asarray(np.abs(step) + noise, np.float32)
 
 
 def _one_hot(expected: FloatArray, kept: BoolArray, allowed: FloatArray) -> FloatArray:
-    """Return one-hot labels of the top class, or of the stored class if equal up to noise."""
+    """Return one-hot labels of the teacher's top class, or of the stored class if it ties up to noise."""
     rows = np.arange(len(expected))
     stored, top = kept.argmax(axis=1), expected.argmax(axis=1)
     near = expected[rows, top] - expected[rows, stored] <= allowed[rows, top] + allowed[rows, stored]

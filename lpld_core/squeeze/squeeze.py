@@ -1,7 +1,7 @@
-"""Squeeze an image folder: class statistics of its images, and the paper's bound for a moving average.
+"""Squeeze an image folder: compute class statistics, and how many batches a moving average needs.
 
 Exact moments are computed by tasks of a few classes each. A task sees all views of its classes in an order
-that only depends on the seed, and sums in float64: the statistics are bit-identical for any executor. A
+that only depends on the seed, and sums in float64, so the statistics are bit-identical for any executor. A
 moving average depends on the order of all batches, so it is one task.
 """
 
@@ -36,7 +36,7 @@ from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.random_streams import Stream, keyed_generator
 
 GROUP_BATCHES = 16
-"""Minimum batches of views per group. Few groups are faster: nothing is prefetched across groups."""
+"""Minimum number of batches per group. Few groups are faster: nothing is prefetched across groups."""
 
 
 def squeeze_folder(
@@ -51,8 +51,8 @@ def squeeze_folder(
 ) -> ClassStatistics:
     """Return the class statistics of all images.
 
-    place: directory for unfinished work, from which the same squeeze resumes. machine: what the executor's
-    workers compute with. progress: called with (views done, total) after each batch.
+    place: directory for unfinished work, from which the same squeeze resumes. machine: device and threads of
+    the executor's workers. progress: called with (views done, total) after each batch.
     """
     settings = settings or SqueezeSettings()
     teacher.require_classes(folder.classes, "image folder", where=folder.root)
@@ -90,12 +90,12 @@ def squeeze_job(
     settings: SqueezeSettings,
     rows: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
-    """Return all that determines the statistics of a folder or of some of its rows, as JSON values."""
+    """Return everything that determines the statistics, as JSON values. rows: images used; None: all."""
     job = {
         **asdict(settings),
         "teacher": asdict(teacher.description),
         "size": teacher.input_size,
-        # Reading the images would take as long as the squeeze.
+        # A digest of the images' bytes would take as long as the squeeze.
         "images": folder.listing_digest(rows, dates=True),
     }
     found: dict[str, Any] = json.loads(json.dumps(job))
@@ -115,10 +115,10 @@ def finished_squeeze(
 
 @dataclass(frozen=True, kw_only=True)
 class ClassGroup:
-    """The classes from `first` up to but not including `end`. views: their number, in all passes.
+    """The classes from `first` up to but not including `end`. views: number of views in all passes.
 
-    fingerprint: hash of all that determines their moments. It is part of the file name, so changing an image
-    only discards the work on its group.
+    fingerprint: hash of everything that determines the group's moments. It is part of the file name, so a
+    changed image only discards the work on its own group.
     """
 
     first: int
@@ -134,13 +134,13 @@ class ClassGroup:
         return place / f"classes-{self.first:06d}-{self.fingerprint}.safetensors"
 
     def counted(self, place: Path) -> int:
-        """Return how many views an earlier run has counted."""
+        """Return the number of views that an earlier run has already processed."""
         path = self.file(place)
         return int(read_weights(path).tensors["counts"].sum()) if path.exists() else 0
 
 
 def class_groups(teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings) -> list[ClassGroup]:
-    """Divide the classes into groups of consecutive ones; a moving average needs a single group."""
+    """Divide the classes into groups of consecutive classes; a moving average needs a single group."""
     groups, first, views = [], 0, 0
     for end, count in enumerate(folder.counts().tolist(), 1):
         views += count * settings.passes
@@ -156,7 +156,7 @@ def class_groups(teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSe
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Squeezer:
-    """A worker: writes the moments of class groups to `place`."""
+    """A worker that writes the moments of class groups to `place`."""
 
     teacher: LoadedTeacher
     folder: RealFolder
@@ -164,7 +164,7 @@ class Squeezer:
     place: Path
 
     def do(self, task: ClassGroup, *, again: bool) -> Steps:
-        """Compute one group; resume from the checkpoint of an earlier attempt."""
+        """Compute the moments of a group, or resume an earlier attempt; yield the numbers of views done."""
         del again
         rows = batch_rows(self.teacher)
         moments = ClassMoments(task.end - task.first, rows.shift, self.settings.average)
@@ -188,7 +188,7 @@ class Squeezer:
 def _batches(
     teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings, group: ClassGroup, *, done: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield views float32 [B, 3, H, W] and labels int64 [B] of all passes; skip the first `done` batches."""
+    """Yield views float32 [B, 3, H, W] and labels int64 [B] minus `group.first`; skip `done` batches."""
     for number in range(settings.passes):
 
         def show(row: int, image: Pixels, number: int = number) -> Tensor:
@@ -208,11 +208,11 @@ def _batches(
 
 
 class BatchRows:
-    """Collects one row per image while the network runs: mean and mean square of each channel of all layers.
+    """Collects a row per image while the network runs: mean and mean square of every channel in all layers.
 
-    Values are relative to the layers' running means (`shift`), which keeps variances exact where means are
-    large. A layer that runs twice counts both times; one that does not run gives zeros.
-    reached: bool [layers], those that have run.
+    Values are relative to the layers' running means (`shift`), which keeps variances accurate where means
+    are large. A layer that runs twice counts both times; a layer that does not run gives zeros.
+    reached: bool [layers], whether each layer has run.
     """
 
     def __init__(self, layers: Sequence[BatchNormLayer]) -> None:
@@ -222,7 +222,7 @@ class BatchRows:
         self._parts: list[tuple[Tensor, Tensor, int] | None] = [None] * len(layers)
 
     def watch(self, number: int, values: Tensor) -> None:
-        """Add the input float [B, channels, H, W] of a layer."""
+        """Add an input of layer `number`. values: float [B, channels, H, W]."""
         first, second = image_sums(values, self.layers[number].running_mean)
         pixels = values.shape[2] * values.shape[3]
         before = self._parts[number]
@@ -244,7 +244,7 @@ class BatchRows:
 
 
 class ClassMoments:
-    """Accumulates the rows of each class, for all layers at once.
+    """Accumulates the rows that `BatchRows` collects, per class and for all layers at once.
 
     shift: float64 [channels], already subtracted from the rows' values. momentum: None for exact moments of
     all images; else the weight of each batch in the paper's moving average.
@@ -253,7 +253,7 @@ class ClassMoments:
     def __init__(self, classes: int, shift: Tensor, momentum: float | None = None) -> None:
         self.shift, self.momentum = shift, momentum
         self.counts = torch.zeros(classes, dtype=torch.int64, device=shift.device)
-        # Sums of means and mean squares; or averages of means and variances, which start at 0 and 1.
+        # Sums of means and of mean squares; or averages of means (start at 0) and of variances (start at 1).
         self._first = shift.new_zeros(classes, len(shift))
         self._second = torch.zeros_like(self._first) if momentum is None else torch.ones_like(self._first)
 
@@ -280,7 +280,7 @@ class ClassMoments:
         return mean + self.shift, (self._second / images - mean.square()).clamp_(min=0)
 
     def state(self) -> Tensors:
-        """Return the accumulators, not copies."""
+        """Return the accumulators themselves, not copies."""
         return {"counts": self.counts, "first": self._first, "second": self._second}
 
     def load_state(self, tensors: Tensors) -> None:
@@ -291,7 +291,7 @@ class ClassMoments:
 def gather(
     teacher: LoadedTeacher, batches: Iterable[tuple[Tensor, Tensor]], rows: BatchRows, moments: ClassMoments
 ) -> Iterator[int]:
-    """Run the teacher over batches and add them to the moments; yield the size of each."""
+    """Run the teacher on batches and add each to the moments; yield the number of images of each batch."""
     device = rows.shift.device
     with watched_inputs(rows.layers, rows.watch):
         for images, labels in batches:
@@ -302,7 +302,7 @@ def gather(
 
 
 def batch_rows(teacher: LoadedTeacher) -> BatchRows:
-    """Return the `BatchRows` of the teacher's BatchNorm layers; refuse a teacher without any."""
+    """Return the `BatchRows` of the teacher's BatchNorm layers; refuse a teacher that has none."""
     return BatchRows(batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}"))
 
 
@@ -315,7 +315,7 @@ def statistics_of(
     *,
     job: dict[str, Any] | None = None,
 ) -> ClassStatistics:
-    """Return moments of all classes as statistics; refuse a class without images."""
+    """Convert the moments of all classes to statistics; refuse a class without images."""
     counts = moments.counts.cpu()
     empty = (counts == 0).nonzero().flatten().tolist()
     if empty:
@@ -354,7 +354,7 @@ def statistics_of(
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateBound:
-    """Batches that a moving average requires for stable class statistics, and batches of one pass."""
+    """required: batches until a moving average is stable. available: batches in one pass."""
 
     required: int
     available: int
@@ -363,7 +363,7 @@ class UpdateBound:
 
 
 def update_bound(*, smallest_class: int, images: int, batch_size: int, momentum: float = 0.1) -> UpdateBound:
-    """Return the paper's bound (equation 6). smallest_class: images of the rarest class."""
+    """Return the paper's bound on batches (equation 6). smallest_class: image count of the rarest class."""
     failure, deviation, start_error, tolerance = 0.05, 0.2, 1.0, 0.01
     appearance = 1 - (1 - smallest_class / images) ** batch_size
     # Every class must appear about as often as expected, and the average must forget its initial value.

@@ -34,7 +34,7 @@ class LayerStatistics:
 class _About:
     """Origin of the statistics. Files of versions 1 and 2 lack the fields with defaults.
 
-    update, views, passes: see SqueezeSettings. momentum: of ema, else None. job: see `squeeze_job`.
+    update, views, passes: see SqueezeSettings. momentum: None unless update is ema. job: see `squeeze_job`.
     """
 
     teacher: Teacher
@@ -48,7 +48,7 @@ class _About:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Header(_About):
-    """A file's metadata. layers: names of the layers."""
+    """Metadata of a statistics file. layers: names of the BatchNorm layers."""
 
     kind: str
     version: int
@@ -57,7 +57,7 @@ class _Header(_About):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassStatistics(_About):
-    """Statistics of each class at the teacher's BatchNorm layers. counts: int64 [classes], views seen."""
+    """Statistics per class at the teacher's BatchNorm layers. counts: int64 [classes], number of views."""
 
     counts: Tensor
     layers: tuple[LayerStatistics, ...]

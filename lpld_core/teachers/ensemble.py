@@ -1,4 +1,4 @@
-"""Ensembles: logits are scaled to a common norm, so that no teacher dominates, and averaged (G-VBSM)."""
+"""Ensembles: scale logits to a common norm, so that no teacher dominates, then average them (G-VBSM)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load_ensemble(
     device: str | torch.device = "cpu",
     amp: bool = False,
 ) -> Ensemble:
-    """Load the chosen teachers. classes: refuse teachers with another class count."""
+    """Load the chosen teachers. classes: required class count of every teacher; None: any."""
     loaded = [load_teacher(**vars(choice), classes=classes, device=device) for choice in choices]
     return Ensemble(loaded, amp=amp)
 
@@ -86,7 +86,7 @@ class Ensemble:
         return normalised_mean(outputs).cpu()
 
     def probe(self, size: tuple[int, int]) -> list[float]:
-        """Return logits for random images of this height and width (lpld_labels/format/probe.py)."""
+        """Return logits for random images. size: (height, width). See lpld_labels/format/probe.py."""
         height, width = size
         draws = keyed_generator(0, Stream.PROBE)
         noise = draws.integers(0, 128, (_PROBE_IMAGES, 3, height, width), np.uint8)
@@ -97,7 +97,7 @@ class Ensemble:
 
 
 def normalised_mean(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Scale each [B, C] to the mean Frobenius norm and average; a single output is returned unchanged."""
+    """Scale all outputs [B, C] to their mean Frobenius norm and average; return a single output unchanged."""
     if len(outputs) == 1:
         return outputs[0]
     norms = torch.stack([torch.linalg.matrix_norm(output) for output in outputs])

@@ -24,8 +24,8 @@ W = TypeVar("W")
 class LoadedTeacher:
     """A teacher ready to label.
 
-    model: in eval mode, without gradients; normalised float32 [B, 3, H, W] -> logits [B, classes].
-    description: what pools record; mean and std are of pixels scaled to 0..1. input_size: of views.
+    model: maps normalised float32 [B, 3, H, W] to logits [B, classes]; in eval mode, without gradients.
+    description: what pools record; mean and std are of pixels scaled to 0..1. input_size: (height, width).
     """
 
     model: nn.Module
@@ -52,7 +52,7 @@ class LoadedTeacher:
             )
 
     def on(self, device: str | torch.device) -> LoadedTeacher:
-        """Return this teacher on a device; a copy, unless it is already there."""
+        """Return this teacher if it is already on the device, else a copy on the device."""
         if next(self.model.parameters()).device == torch.device(device):
             return self
         return replace(self, model=copy.deepcopy(self.model).to(device))
@@ -70,8 +70,8 @@ def load_teacher(
 ) -> LoadedTeacher:
     """Load, freeze and describe a teacher.
 
-    name: of a network (models.py). weights: DEFAULT, random, or a weights file. classes: refuse another class
-    count. input_size (height, width), mean, std: override those of the weights.
+    name: network name (see models.py). weights: DEFAULT, random, or a weights file. classes: required class
+    count; None: any. input_size (height, width), mean, std: override the values of the weights.
     """
     source = network_source(name)
     network = _with_weights(source, str(weights), classes)
@@ -117,7 +117,7 @@ def _with_weights(source: NetworkSource, weights: str, classes: int | None) -> N
 def _expecting(
     network: Network, size: Sequence[int] | None, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> Network:
-    """Return the network with the input size and normalisation replaced where given."""
+    """Return the network with the given input size and normalisation. None: keep the value."""
     size = network.input_size if size is None else size
     mean, std = (network.mean if mean is None else mean), (network.std if std is None else std)
     if mean is not None and std is not None:
@@ -166,7 +166,7 @@ class Machine:
     threads: int | None = None
 
     def device_of(self, number: int) -> str:
-        """Return a worker's device: for ``cuda`` the GPUs in turn, else the given device."""
+        """Return the device of worker `number`. With ``cuda``, the workers use the GPUs in turn."""
         return f"cuda:{number % torch.cuda.device_count()}" if self.device == "cuda" else self.device
 
     def start(self, make: Callable[..., W], teacher: LoadedTeacher, number: int) -> W:

@@ -17,7 +17,7 @@ from lpld_labels.render.images import map_ahead
 
 BATCH = 128
 KEEP_BYTES = 2 * 1024**3
-"""Views are kept between evaluations if they fit; larger sets are decoded every time."""
+"""Views of up to this total size are kept between evaluations; larger sets are decoded every time."""
 _WORKERS = 2
 
 
@@ -30,7 +30,7 @@ class Accuracy:
 
 
 class ValidationSet:
-    """The images of a folder as centre views of one size. by_order: ignore the names of class folders."""
+    """The images of a folder as centre views of one size. by_order: accept other names of class folders."""
 
     def __init__(
         self, root: str | os.PathLike[str], *, size: tuple[int, int], by_order: bool = False
@@ -41,7 +41,7 @@ class ValidationSet:
         self._kept: list[torch.Tensor] = []
 
     def require_classes(self, classes: int, names: Sequence[str] | None = None) -> None:
-        """Refuse a folder with other classes than in training. names: of the training folders, if known."""
+        """Refuse a folder with other classes than in training. names: class folders of training, if known."""
         folder = self._folder
         if folder.classes != classes:
             raise InvalidArgumentError(

@@ -1,6 +1,6 @@
 """Training in several processes that a launcher (torchrun) starts and numbers by environment variables.
 
-DistributedDataParallel exchanges gradients; the few other numbers of a step go through `Ranks`.
+DistributedDataParallel exchanges gradients; `Ranks` exchanges the few other numbers of a step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOST = ("gloo", "nccl", "connection", "broken pipe", "socket")
 
 @dataclass(frozen=True)
 class Ranks:
-    """Process number `rank` of the `world` processes that train one student. device: of this process."""
+    """Process `rank` of the `world` processes that train one student. device: device of this process."""
 
     rank: int = 0
     world: int = 1
@@ -60,18 +60,18 @@ class Ranks:
                 dist.broadcast(tensor, src=0)
 
     def parallel(self, model: nn.Module, *, unused: bool) -> DistributedDataParallel:
-        """Return the model with gradients averaged over processes. unused: some parameters get none."""
+        """Return the model with gradients averaged over processes. unused: some parameters lack gradients."""
         place = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=place, find_unused_parameters=unused)
 
     def speaks(self) -> bool:
-        """Whether this process reports how the run ended: only the first one that calls this."""
+        """Whether this process reports how the run ended. True only in the first process to call this."""
         if self.world == 1:
             return True
         try:
             return int(dist.distributed_c10d._get_default_store().add(_REPORTED, 1)) == 1  # noqa: SLF001  # no public way
         except (RuntimeError, ValueError):
-            # The process that hosted the store is gone: the first one or its launcher.
+            # The process that hosted the store (the first process or its launcher) is gone.
             return self.rank <= 1
 
 
@@ -99,7 +99,7 @@ def leave(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def joined_ranks(device: str) -> Iterator[Ranks]:
-    """Join the launched processes. device: ``cuda`` means one GPU for each process of a machine."""
+    """Join the other launched processes. device: ``cuda`` gives each process of a machine its own GPU."""
     if not launched():
         yield Ranks(device=torch.device(device))
         return
@@ -131,7 +131,7 @@ def lost_processes_reported() -> Iterator[None]:
 
 
 def threads_of_a_rank(threads: int | None) -> int:
-    """Return `threads`, or by default this machine's cores divided by its number of processes."""
+    """Return `threads`. If it is None: this machine's cores, divided among its processes."""
     processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1) if launched() else 1
     return threads or max(1, (os.cpu_count() or 1) // processes)
 

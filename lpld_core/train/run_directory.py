@@ -4,8 +4,8 @@ log.jsonl                one JSON object per epoch
 checkpoint.safetensors   the training state and the run's settings
 student.safetensors      the finished network; `load_teacher` can read it
 
-The checkpoint is written before the first line of the log. Without a checkpoint, the other
-files belong to another run, or to a finished one.
+The checkpoint is written before the first line of the log. So a log or a network without a checkpoint comes
+from another run or from a finished run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ResumePoint:
 
 
 class TrainingRun:
-    """The files of a run. overwrite: delete a run with other settings. otherwise: ends the hint about it."""
+    """The files of a run. overwrite: delete another run. otherwise: end of the hint if settings differ."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TrainingRun:
             yield
 
     def finished(self) -> WeightsFile | None:
-        """Return this run's finished network if it has no checkpoint, else None."""
+        """Return the finished network if it is from this run and there is no checkpoint, else None."""
         if self._checkpoint.path.exists():
             return None
         try:
@@ -80,7 +80,7 @@ class TrainingRun:
         return file if file.about.get("settings") == self._settings else None
 
     def resume(self) -> ResumePoint | None:
-        """Return where an earlier run stopped, or None; refuse other settings and files of unknown runs."""
+        """Return where this run stopped, or None if it has not begun; refuse the files of other runs."""
         file = self._checkpoint.load()
         if file is None:
             if not self._overwrite:
@@ -126,7 +126,7 @@ class TrainingRun:
                 )
 
     def _clear(self) -> None:
-        """Delete an earlier run; its checkpoint last, because it identifies the other files."""
+        """Delete the files of a run. The checkpoint is last, because it identifies the other files."""
         with write_errors(self.directory):
             for name in (RESULT, LOG, CHECKPOINT):
                 (self.directory / name).unlink(missing_ok=True)

@@ -25,7 +25,7 @@ SamplingPolicy = Literal["batches", "epochs", "epoch-by-epoch", "shuffled", "sto
 
 _DECIDES_NOTHING = (
     *("evaluate_every", "device", "workers", "image_cache"),
-    "accumulate",  # only divides a step's rows, like the number of processes
+    "accumulate",  # only divides the rows of a step, like the number of processes
 )
 _NORMALISATION = "Normalisation, if the pool records none."
 
@@ -99,7 +99,7 @@ WARM_UP_FROM = 0.01
 TEMPERATURE_STEP_EPOCHS, TEMPERATURE_FACTOR, TEMPERATURE_MINIMUM = 30, 0.7, 2.0
 """LPQLD's temperature schedule."""
 SMOOTHING = 2.0
-"""RDED's smoothed cosine decays half as fast."""
+"""Factor by which RDED's smoothed cosine decays more slowly."""
 
 
 def rate_factor(settings: TrainSettings, epoch: float) -> float:
@@ -118,7 +118,7 @@ def rate_factor(settings: TrainSettings, epoch: float) -> float:
 
 
 def temperature_in(settings: TrainSettings, epoch: int) -> float:
-    """Return the temperature of the labels in an epoch, counted from 0; LPQLD's programs count from 1."""
+    """Return the label temperature in an epoch. epoch: counts from 0, while LPQLD's programs count from 1."""
     start, end = settings.temperature, TEMPERATURE_MINIMUM
     if settings.temperature_schedule == "step":
         falls = (epoch + 1) // TEMPERATURE_STEP_EPOCHS
@@ -168,7 +168,7 @@ EXPERIMENT_PRESETS: Mapping[str, ExperimentPreset] = {
         ),
         train=TrainSettings(sampling="batches", loss="mse+gt"),
     ),
-    # LPQLD: the labels' temperature decays, the student's is calibrated, top-k labels have no tail.
+    # LPQLD: label temperature decays, student temperature is calibrated, top-k labels have no tail.
     "lpqld": ExperimentPreset(
         label=BuildSettings(mix="cutmix"),
         train=TrainSettings(
@@ -179,7 +179,7 @@ EXPERIMENT_PRESETS: Mapping[str, ExperimentPreset] = {
 
 
 def preset_named(name: str | None) -> ExperimentPreset:
-    """Return a preset; None: imagenet1k, but with batches drawn without replacement."""
+    """Return a preset. name None: imagenet1k, but with batches drawn without replacement."""
     if name is None:
         return ExperimentPreset(label=EXPERIMENT_PRESETS["imagenet1k"].label, train=TrainSettings())
     if name not in EXPERIMENT_PRESETS:

@@ -40,7 +40,7 @@ SMALL_VIEWS_BELOW = 128
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainResult(Result):
-    """The student's weights file and accuracy, which is None without a validation folder."""
+    """Result of training. weights: the student's file. accuracy: None without a validation folder."""
 
     weights: Path
     accuracy: Accuracy | None
@@ -75,9 +75,9 @@ def train_student(
     images_dir: the labelled image folder; None for a pool that carries its images.
     out: the run's directory (run_directory.py). watch: called after each step, before `progress`.
     overwrite: delete an earlier run of other settings.
-    ranks: from `joined_ranks`, in processes that all call this. Only the first writes to `out`. A run may
-    resume with another number of processes.
-    Raises ImageMismatchError before the first step if the images are not the labelled ones.
+    ranks: result of `joined_ranks`. All processes call this function; only the first writes to `out`. A run
+    may resume with another number of processes.
+    Raises ImageMismatchError before the first step if images have changed since they were labelled.
     """
     _check(pool, settings, validation)
     settings = resolved(settings, pool)
@@ -138,7 +138,7 @@ class _Training:
     accuracy: Accuracy | None = field(default=None, init=False)
 
     def resume(self) -> None:
-        """Load the checkpoint, or save the first one."""
+        """Load the checkpoint. If there is none, save the first checkpoint."""
         ranks = self.trainer.ranks
         found = ranks.broadcast(self.run.resume() if ranks.first else None)
         if found is not None:
@@ -194,7 +194,7 @@ class _Training:
             self.loader.skip_to(epoch, begin.steps)
 
         def after_step(so_far: EpochProgress) -> None:
-            # Not after the last step: checkpoints lack the batch that calibrates the temperature.
+            # Do not save after the last step: checkpoints lack the batch that calibrates the temperature.
             if self.trainer.ranks.first and so_far.steps < steps and self.run.due():
                 self._save(epoch, within=so_far)
             if self.watch is not None:
@@ -217,9 +217,9 @@ _STUDENT_TEMPERATURE = "student_temperature"
 
 
 class StudentLoss:
-    """The loss of a run, with the temperatures of the current epoch for labels and output.
+    """The loss of a run, at the current epoch's temperatures of labels and student.
 
-    label_kind: of the pool's labels. kept: classes per row that top-k labels store; None: all.
+    label_kind: logits or probabilities. kept: number of classes per row that top-k labels store; None: all.
     """
 
     def __init__(self, settings: TrainSettings, *, label_kind: str, kept: int | None = None) -> None:
@@ -264,7 +264,7 @@ class StudentLoss:
         kind, share = self._label_kind, self._settings.label_smoothing
         if self._kept is not None and self._kept < labels.shape[1]:
             labels, kind = largest_only(as_logits(labels, kind), self._kept), "logits"
-        # Smoothed logits (1 - s) z + s / C: softmax ignores the constant.
+        # Label smoothing s turns logits z into (1 - s) z + s / C; softmax ignores the constant s / C.
         return softened(labels, kind, self.temperature / (1 - share))
 
     def end_epoch(self, ranks: Ranks = ALONE) -> None:
@@ -308,7 +308,7 @@ def largest_only(logits: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def resolved(settings: TrainSettings, pool: PoolReader) -> TrainSettings:
-    """Fill in student and normalisation from the pool; refuse an unknown normalisation."""
+    """Take student and normalisation from the pool if they are None; refuse an unknown normalisation."""
     mean, std = find_normalisation(pool.header, settings.mean, settings.std, where=pool.location)
     small = pool.header.augmentation.output_height < SMALL_VIEWS_BELOW
     student = settings.student or ("small-resnet18" if small else "resnet18")
@@ -316,7 +316,7 @@ def resolved(settings: TrainSettings, pool: PoolReader) -> TrainSettings:
 
 
 def epoch_steps(pool: PoolReader) -> int:
-    """Return the steps of an epoch: images / batch size, rounded up unless all batches are complete."""
+    """Return steps per epoch: images / batch size, rounded down if all batches are complete, else up."""
     images, rows = len(pool.images), pool.header.batch_size
     complete = bool((pool.index.rows == rows).all())
     return max(1, images // rows) if complete else -(-images // rows)
@@ -335,7 +335,7 @@ def _rows_per_process(settings: TrainSettings, pool: PoolReader, world: int) -> 
 
 
 def _class_folders(images: ImageTable, classes: int) -> list[str] | None:
-    """Return the names of the class folders, or None if they do not match the classes."""
+    """Return the names of the class folders in class order; None if folders and classes do not match."""
     names: dict[int, str] = {}
     for path, label in zip(images.paths, images.classes.tolist(), strict=True):
         folder, slash, _ = path.partition("/")

@@ -1,4 +1,4 @@
-"""Train a classifier from scratch on an image folder, as a teacher where none can be downloaded."""
+"""Train a classifier from scratch on an image folder, to be a teacher if none can be downloaded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TEACHER_RECIPE = TrainSettings(
 class TeacherJob:
     """How to train a classifier with hard labels.
 
-    out: the safetensors file to write. network: the default trains in minutes on a laptop.
+    out: safetensors file to write. network: network name; the default trains in minutes on a laptop.
     views: augmentation and batch size. recipe: all other settings; mean and std default to ImageNet's.
     """
 
@@ -64,7 +64,7 @@ def train_teacher(
     validation: ValidationSet | None = None,
     progress: Progress | None = None,
 ) -> Accuracy | None:
-    """Train and save, or resume; return the accuracy on `validation`. A finished file is only evaluated."""
+    """Train or resume, and save, unless `job.out` is finished; return the accuracy on `validation`."""
     table = scan_image_folder(images_dir)
     classes = int(table.classes.max()) + 1
     if validation is not None:
@@ -116,7 +116,7 @@ def trained_by(weights: str | os.PathLike[str]) -> dict[str, Any] | None:
 def _train(
     job: TeacherJob, trainer: Trainer, store: ImageStore, run: TrainingRun, progress: Progress | None
 ) -> None:
-    """Train the remaining epochs; save after each, and every SAVE_SECONDS within one."""
+    """Train the remaining epochs; save after each epoch, and every SAVE_SECONDS during an epoch."""
     steps = batches_per_epoch(len(store), job.views.batch_size)
     start, begin = 0, None
     found = run.resume()
@@ -161,7 +161,7 @@ def _batches(
 
 
 def _true_classes(views: ViewBatch, store: ImageStore) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return each view's class and the class mixed into it, int64 [B], and the first one's weight."""
+    """Return, per view, its own class and the mixed-in class, int64 [B], and the weight of its own class."""
     own = store.table.classes[views.images].astype(np.int64)
     partner, weight = own, torch.ones(views.rows)
     if views.mix is not None:
@@ -173,7 +173,7 @@ def _true_classes(views: ViewBatch, store: ImageStore) -> tuple[torch.Tensor, to
 def true_class_loss(
     own: torch.Tensor, partner: torch.Tensor, weight: torch.Tensor, label_smoothing: float = 0.0
 ) -> LossOf:
-    """Return the loss function: cross-entropy with the classes of each view's two images, weighted."""
+    """Return the loss function: weighted cross-entropy with the classes of the two images in each view."""
 
     def loss_of(output: torch.Tensor, rows: slice) -> torch.Tensor:
         first, second = (

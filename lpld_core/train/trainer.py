@@ -28,7 +28,7 @@ from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.render import normalise
 
 LossOf = Callable[[torch.Tensor, slice], torch.Tensor]
-"""(logits [n, C] of n rows of a batch, which rows) -> their mean loss, a scalar on the training device."""
+"""Takes logits [n, C] and the slice of the n rows in the batch; returns the mean loss, a scalar tensor."""
 
 VECTOR_CHANNELS = 16
 _MODEL, _OPTIMIZER = "model.", "optimizer."
@@ -50,14 +50,14 @@ class EpochProgress:
 
 
 class TrainingBatch(NamedTuple):
-    """A process's equal share of a step. pixels: [n, 3, H, W], values 0..255. loss_of: loss of these rows."""
+    """One process's rows of a step. pixels: [n, 3, H, W], values 0..255. loss_of: loss of these rows."""
 
     pixels: torch.Tensor
     loss_of: LossOf
 
 
 class Trainer:
-    """Trains a network in its parameters' dtype. settings: with mean and std. ranks: share each step."""
+    """Trains a network in its parameters' dtype. settings: must set mean and std. ranks: all processes."""
 
     def __init__(self, model: nn.Module, settings: TrainSettings, ranks: Ranks = ALONE) -> None:
         if settings.mean is None or settings.std is None:
@@ -92,7 +92,7 @@ class Trainer:
         begin: EpochProgress | None = None,
         after_step: Callable[[EpochProgress], None] | None = None,
     ) -> EpochProgress:
-        """Take one step per batch. steps: of a full epoch. begin: progress of a resumed epoch."""
+        """Take one step per batch. steps: number in a full epoch. begin: progress before an interruption."""
         progress = begin or EpochProgress()
         start = time.perf_counter() - progress.seconds
         self.model.train()
@@ -146,7 +146,7 @@ class Trainer:
         return float(self.ranks.sum(torch.tensor(losses, dtype=torch.float64)))
 
     def _pass(self, batch: TrainingBatch, rows: slice) -> float:
-        """Backpropagate some rows' share of the step's mean loss; return the sum of their losses."""
+        """Backpropagate the share of `rows` in the step's mean loss; return the sum of the rows' losses."""
         count: int = rows.stop - rows.start
         model = self._parallel or self.model
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.amp):
@@ -168,7 +168,7 @@ class Trainer:
         return any(parameter.grad is None for parameter in trial.parameters() if parameter.requires_grad)
 
     def state(self) -> Tensors:
-        """Return parameters, buffers, optimizer state and average: all that the next step depends on."""
+        """Return all that the next step depends on: parameters, buffers, optimizer state, weight average."""
         tensors = {f"{_MODEL}{name}": value for name, value in self.model.state_dict().items()}
         for index, fields in self._optimizer.state_dict()["state"].items():
             for field, value in fields.items():
@@ -193,7 +193,7 @@ def _memory_format(model: nn.Module, device: torch.device) -> torch.memory_forma
     """Return channels-last, which is faster, unless that is unsafe for this network on a CPU.
 
     oneDNN's channels-last weight gradient of a strided 1x1 convolution corrupts the heap where the input has
-    fewer channels than a vector register: 8 with AVX2, 16 with AVX-512 (uxlfoundation/oneDNN#6035).
+    fewer channels than a vector has lanes: 8 with AVX2, 16 with AVX-512 (uxlfoundation/oneDNN#6035).
     """
     narrow = any(
         isinstance(module, nn.Conv2d)
@@ -213,7 +213,7 @@ def _optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimiz
 
 
 def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
-    """Return the optimizer's groups: parameters with weight decay, and those without."""
+    """Return the optimizer's groups: parameters with weight decay, and parameters without it."""
     decaying: list[nn.Parameter] = []
     exempt: list[nn.Parameter] = []
     for parameter in model.parameters():
@@ -230,7 +230,7 @@ _AVERAGE, _AVERAGE_STEPS = "average.", "average_steps"
 
 
 class WeightAverage:
-    """Moving average of a network's parameters and buffers. decay: the highest decay, 0 to 1."""
+    """Moving average of a network's parameters and buffers. decay: maximum decay, 0 to 1."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(model).requires_grad_(requires_grad=False).eval()
@@ -239,7 +239,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Add the current weights, every STEPS_APART calls; call this before each step."""
+        """Call this before each step. Every STEPS_APART calls, it adds the current weights to the average."""
         step, self._steps = self._steps, self._steps + 1
         if step % STEPS_APART:
             return
@@ -253,7 +253,7 @@ class WeightAverage:
                 ours[name].copy_(value)
 
     def state(self) -> Tensors:
-        """Return the averaged network and the number of steps."""
+        """Return the tensors of the averaged network, and the number of calls of `update`."""
         tensors = {f"{_AVERAGE}{name}": value for name, value in self.model.state_dict().items()}
         return {**tensors, _AVERAGE_STEPS: torch.tensor(self._steps)}
 
