@@ -48,7 +48,9 @@ class ViewSettings:
     """Augmentation of views."""
 
     batch_size: Annotated[int, Setting("Views in a label batch.", ge=1, le=MAX_BATCH_SIZE)] = 128
-    crop_scale: Annotated[tuple[float, float], Setting("Range of area shares of crops.")] = (0.08, 1.0)
+    crop_scale: Annotated[
+        tuple[float, float], Setting("Smallest and largest area of a crop, as shares of the image.")
+    ] = (0.08, 1.0)
     flip: Annotated[bool, Setting("Mirror half of the views, at random.")] = True
     mix: Annotated[Mix, Setting("Mix each view with another of its batch.")] = "none"
     cutout_fraction: Annotated[float | None, Setting("Cut-out box, as a share of the view's side.")] = None
@@ -155,7 +157,9 @@ class LabelSettings(ViewSettings):
         int | None, Setting("CPU threads per process.  [default: all, divided among processes]", ge=1)
     ] = None
     image_cache: ImageCache = None
-    part: Annotated[Part | None, Setting("Label one part; the last part publishes. See the examples.")] = None
+    part: Annotated[Part | None, Setting("Label one part only; the last part publishes. See examples.")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -258,7 +258,7 @@ class RunOptions:
         ExperimentName | None,
         Setting(
             "Settings of a published experiment; other options override them.  "
-            "[default: imagenet1k with --sampling shuffled]"
+            "[default: imagenet1k, but --sampling shuffled]"
         ),
     ] = None
 

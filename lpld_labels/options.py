@@ -27,7 +27,7 @@ def listed(given: Location | Iterable[Location]) -> list[Location]:
 
 @dataclass(frozen=True, kw_only=True)
 class Shows:
-    """Base of the call dataclasses of verbs that report progress."""
+    """Base class for the arguments of verbs that report progress."""
 
     progress: Annotated[
         ShowProgress, Setting("A function of (done, total), or True to draw bars.", option=False)
@@ -36,7 +36,7 @@ class Shows:
 
 @dataclass(frozen=True, kw_only=True)
 class Writes(Shows):
-    """Base of the call dataclasses of verbs that write an output."""
+    """Base class for the arguments of verbs that write an output."""
 
     overwrite: Annotated[bool, Setting("Replace an existing output that lpld-labels wrote.")] = False
 

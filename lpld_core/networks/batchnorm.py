@@ -45,7 +45,7 @@ def batchnorm_layers(model: nn.Module, *, name: str = "the network") -> tuple[Ba
     if not layers:
         raise InvalidArgumentError(
             f"{name} has no BatchNorm2d layer, so it has no statistics to match",
-            hint="squeeze and recover with a BatchNorm network such as a ResNet; build takes this one too",
+            hint="use a BatchNorm network such as a ResNet for squeeze and recover; build works without",
         )
     return tuple(layers)
 

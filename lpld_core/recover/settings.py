@@ -52,7 +52,7 @@ _RATE = Setting("Learning rate; decays to 0 as a cosine.  [default: the preset's
 _ALPHA = Setting("Weight of the BatchNorm loss.  [default: the preset's]", ge=0)
 _ROLL = Setting("Largest random shift in pixels.  [default: the preset's]", ge=0)
 _KIND = Setting("Statistics that lpld matches; global: the paper's '+C' ablation.  [default: class]")
-_GROUP = Setting("Classes (sre2l, cda: batches) per forward pass.  [default: about 100 images]", ge=1)
+_GROUP = Setting("Classes per forward pass; sre2l and cda: batches.  [default: about 100 images]", ge=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,9 @@ class RecoverSettings(ImageSettings):
     learning_rate: Annotated[float, _RATE]
     alpha: Annotated[float, _ALPHA]
     roll: Annotated[int, _ROLL]
-    roll_direction: Annotated[RollDirection, Setting("Any, or only down and right.", option=False)] = "both"
+    roll_direction: Annotated[
+        RollDirection, Setting("Roll in both directions, or only down and right.", option=False)
+    ] = "both"
     statistics_kind: Annotated[StatisticsKind, _KIND] = "class"
     class_group: Annotated[int, _GROUP] = 10
     batch_size: Annotated[int, Setting("Classes per sre2l or cda batch.", option=False, ge=1)] = 100
@@ -134,7 +136,7 @@ class RdedSettings(ImageSettings):
 
     candidates: Annotated[int, Setting("rded: real images per class.", option=False, ge=1)] = 300
     crops: Annotated[int, Setting("rded: random crops per real image.", option=False, ge=1)] = 5
-    tiles: Annotated[int, Setting("rded: an image is N x N crops.", option=False, ge=1)] = 2
+    tiles: Annotated[int, Setting("rded: crops on each side of an image.", option=False, ge=1)] = 2
     method: Literal["rded"] = "rded"
 
     def __post_init__(self) -> None:

@@ -57,7 +57,7 @@ class TrainSettings:
     ] = "constant"
     student_temperature: Annotated[
         float | StudentTemperature,
-        Setting("The label temperature, or the best for the last batch of an epoch.", option=False, gt=0),
+        Setting("The label temperature, or one that is fitted after every epoch.", option=False, gt=0),
     ] = "teacher"
     scale_by_t2: Annotated[bool, Setting("Multiply the kl loss by T squared.", option=False)] = False
     tail: Annotated[Tail, Setting("Labels of classes that top-k omits.", option=False)] = "stored"
@@ -67,7 +67,7 @@ class TrainSettings:
     learning_rate: Annotated[float, Setting("Peak learning rate.", gt=0)] = 0.001
     weight_decay: Annotated[float, Setting("Weight decay.", option=False, ge=0)] = 0.01
     decay_on: Annotated[
-        DecayOn, Setting("'weights': no decay of biases and normalisation.", option=False)
+        DecayOn, Setting("What decays: all, or all but biases and normalisation layers.", option=False)
     ] = "weights"
     momentum: Annotated[float, Setting("Momentum of SGD.", option=False, ge=0, lt=1)] = 0.9
     schedule: Annotated[Schedule, Setting("How the learning rate decays.", option=False)] = "cosine"

@@ -47,7 +47,7 @@ class SparseLabels(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Entries in class order. rank: int64 [B, k] (see `_rank`), or None if descending by value."""
+    """Entries in class order. rank: their original order, int64 [B, k]; None for descending values."""
 
     indices: IntArray
     values: LabelArray

@@ -264,7 +264,7 @@ class _Check:
         return intact and len(self._problems) == before
 
     def _label_pages(self, pool: PoolReader, entry: FileEntry, shard: int) -> Iterator[str]:
-        """Yield how a labels file differs from the batch index when it is read by its Parquet footer."""
+        """Yield how a labels file, read through its Parquet footer, differs from the batch index."""
         columns = pool.codec.payload_columns(pool.classes)
         names = [column.name for column in columns]
         file = pool.open_parquet(entry, label_schema(pool.codec, pool.classes))

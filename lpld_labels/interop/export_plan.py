@@ -117,7 +117,7 @@ def _require_regular(pool: PoolReader, regular: bool, expected: str) -> None:
 
 
 def _sampler_notes(pool: PoolReader) -> list[str]:
-    """Return a note if only one era of PyTorch draws the pool's image order; raise if no era does."""
+    """Return a note if only old or only new PyTorch draws the pool's image order; raise if neither does."""
     fitting = _sampler_eras(pool)
     if not fitting:
         raise LabelSourceError(

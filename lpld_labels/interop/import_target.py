@@ -227,7 +227,7 @@ def _ensemble(request: Request, sample: BatchFile, side: int, program: Program |
             "cannot infer how the logits of several teachers were combined",
             expected="classes and image size of a published branch of G-VBSM",
             got=f"{sample.labels.shape[1]} classes, {side} pixels",
-            hint="give --ensemble average (its branches for small images) or norm-scaled (ImageNet-1K)",
+            hint="give --ensemble average (G-VBSM on small images) or norm-scaled (on ImageNet-1K)",
         )
     words = ENSEMBLE_WORDS[program.ensemble]
     request.notes.assumed.append(f"logits of several teachers, {words}, as {program.name} does (--ensemble)")

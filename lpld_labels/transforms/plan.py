@@ -102,7 +102,7 @@ class PlanRow:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BudgetPlan:
-    """Ways to fit a budget, most views first. minimum: share of information that a good row keeps."""
+    """Ways to fit a budget, most views first. minimum: smallest acceptable share of information."""
 
     settings: PlanSettings
     minimum: float
@@ -116,7 +116,7 @@ class BudgetPlan:
 def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress | None = None) -> BudgetPlan:
     """Find the largest number of batches that fits the budget, for each codec setting.
 
-    A fitted codec (``klt``) has a row for each fidelity of FIDELITIES and for the minimum.
+    A fitted codec (``klt``) gives one row per fidelity: those of FIDELITIES, and the minimum.
     progress: called with (done, total) codec settings.
     """
     refuse_lossy(pool, accept=settings.from_lossy)

@@ -132,7 +132,7 @@ class EncodeSettings:
     ] = None
     temperature: Annotated[
         float | None,
-        Setting(f"klt: softmax temperature in student training.  [default: {DEFAULT_TEMPERATURE:g}]", gt=0),
+        Setting(f"klt: temperature that students will use.  [default: {DEFAULT_TEMPERATURE:g}]", gt=0),
     ] = None
     seed: Annotated[int, Setting("Seed of the sample for fitting and measuring.", ge=0, le=MAX_SEED)] = 0
     from_lossy: FromLossy = False

@@ -56,6 +56,7 @@ def run_python(code: str, folder: Path) -> str:
 
 
 def test_the_page_goes_there_and_back(folder: Path, cli: Cli, s3: S3Server, http: FileServer) -> None:
+    pytest.importorskip("datasets", minversion="2.20")
     s3.make_bucket("bucket")
     text = (PROJECT / "docs" / "publish.md").read_text()
     assert not {shown for shown in (*SMALLER, SITE) if shown not in text}

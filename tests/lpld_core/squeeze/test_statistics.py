@@ -151,7 +151,7 @@ def test_wrong_data_is_refused() -> None:
 def test_network_without_batchnorm_is_refused() -> None:
     teacher = tiny_teacher(batchnorm=False)
     with pytest.raises(
-        InvalidArgumentError, match=r"tests:tiny has no BatchNorm2d layer.*build takes this one too"
+        InvalidArgumentError, match=r"tests:tiny has no BatchNorm2d layer.*build works without"
     ):
         collect_statistics(teacher, [data()], class_names=NAMES)
     untracked = nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False))
