@@ -53,7 +53,7 @@ def _parsed(metavar: str, parse: Callable[[str], object]) -> click.ParamType[Any
 
 def _text(word: str) -> str:
     if not is_text(word):  # a command-line argument may be any bytes
-        raise ValueError(f"{word!r} is not text")
+        raise ValueError(f"{word!r} is not valid text")
     return word
 
 

@@ -188,7 +188,7 @@ class MethodOptions:
     method: Annotated[Method, Setting("How images are made; see above.")] = "lpld"
     statistics: Annotated[Location | None, Setting("Class statistics from squeeze; required by lpld.")] = None
     real: Annotated[
-        Location | None, Setting("Real images: rded takes crops of them, other methods their class names.")
+        Location | None, Setting("Real images: rded crops them; other methods use only the class names.")
     ] = None
     preset: Annotated[
         PresetName | None,

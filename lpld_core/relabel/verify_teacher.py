@@ -293,7 +293,7 @@ def _allowed_level(
 
 
 def _one_hot(expected: FloatArray, kept: BoolArray, allowed: FloatArray) -> FloatArray:
-    """Return one-hot labels of the teacher's top class, or of the stored class if it ties up to noise."""
+    """Return one-hot labels of the teacher's top class, or of the stored class if both tie within noise."""
     rows = np.arange(len(expected))
     stored, top = kept.argmax(axis=1), expected.argmax(axis=1)
     near = expected[rows, top] - expected[rows, stored] <= allowed[rows, top] + allowed[rows, stored]

@@ -74,7 +74,7 @@ class TrainSettings:
     rate_steps: Annotated[RateSteps, Setting("How often the rate changes.", option=False)] = "epoch"
     warmup_epochs: Annotated[float, Setting("Epochs of linear warm-up.", option=False, ge=0)] = 0.0
     ema: Annotated[
-        float | None, Setting("Save a moving average of the weights; its decay, e.g. 0.99.", ge=0, lt=1)
+        float | None, Setting("Save a moving average of the weights with this decay, e.g. 0.99.", ge=0, lt=1)
     ] = None
 
     evaluate_every: Annotated[int, Setting("Evaluate every N epochs and at the end.", ge=1)] = 10

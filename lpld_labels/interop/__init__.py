@@ -1,1 +1,1 @@
-"""Import label folders of other programs, as data, and export pools for their trainers. Needs no torch."""
+"""Import label folders of other programs, and export pools for their trainers. Needs no torch."""

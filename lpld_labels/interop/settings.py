@@ -35,7 +35,7 @@ class ImportOptions:
     ] = None
     resize: Annotated[
         Literal["torch", "pil", "pil_bicubic"] | None,
-        Setting("Resize code of the views  [default: the published program's]."),
+        Setting("Resize code of the views.  [default: the published program's]"),
     ] = None
     batch_size: Annotated[int, Setting("FKD: images per batch of the pool.", ge=1, le=MAX_BATCH_SIZE)] = 128
     teachers: Annotated[
@@ -50,7 +50,7 @@ class ImportOptions:
     ] = None
     ensemble: Annotated[
         Literal["average", "norm-scaled"] | None,
-        Setting("G-VBSM: how the teachers' logits were combined  [default: as in the published branch]."),
+        Setting("G-VBSM: how the teachers' logits were combined.  [default: as in its published code]"),
     ] = None
     temperature: Annotated[
         float, Setting("FKD: softmax temperature of the stored probabilities (--temp of FKD).", gt=0)

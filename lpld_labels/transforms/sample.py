@@ -45,7 +45,7 @@ _TABLE_ENTRY = 260
 class LabelSample:
     """Random batches of a pool, read on first use. Rows for fitting are not used to tune or measure.
 
-    Pools below four batches tune and measure on the same batch. Of a single batch, even rows are for fitting.
+    With fewer than four batches, tuning and measuring share one. With one, fitting uses its even rows.
     """
 
     def __init__(self, pool: PoolReader, settings: EncodeSettings | PlanSettings) -> None:

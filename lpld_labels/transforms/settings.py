@@ -103,7 +103,7 @@ class PruneSettings(PruneChoices):
         if (self.by == "random") != (self.prefer is None):
             raise InvalidArgumentError(
                 "prefer requires a metric, and a metric requires prefer",
-                expected="by random without prefer, or by a metric with prefer",
+                expected="'random' without prefer, or a metric with prefer",
                 got=f"by {self.by}, prefer {self.prefer}",
             )
 
