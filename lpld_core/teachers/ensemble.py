@@ -92,7 +92,8 @@ class Ensemble:
         noise = draws.integers(0, 128, (_PROBE_IMAGES, 3, height, width), np.uint8)
         coarse = noise[:, :, ::_PROBE_BLOCK, ::_PROBE_BLOCK].repeat(_PROBE_BLOCK, 2).repeat(_PROBE_BLOCK, 3)
         pixels = torch.from_numpy(noise // 2 + coarse[:, :, :height, :width])
-        outputs = self.logits(pixels)[:, :_PROBE_CLASSES]
+        # JSON has no NaN or infinity, which half precision may give for noise.
+        outputs = self.logits(pixels)[:, :_PROBE_CLASSES].nan_to_num()
         return [float(f"{value:.5g}") for value in outputs.flatten().tolist()]
 
 

@@ -24,7 +24,7 @@ def probe_difference(recorded: Any, now: Sequence[float]) -> float:
         first, second = (np.asarray(values, np.float64) for values in (recorded, now))
     except (TypeError, ValueError):
         return np.inf
-    if first.shape != second.shape or not np.isfinite(first).all():
+    if first.shape != second.shape or not np.isfinite([first, second]).all():
         return np.inf
     spread = max(first.std(), second.std())
     difference = float(np.sqrt(np.mean((first - second) ** 2)))

@@ -109,6 +109,7 @@ def test_another_precision_is_accepted() -> None:
 @pytest.mark.parametrize("recorded", [None, "x", [1.0], [1.0, "x"], [1.0, float("nan")], {"a": 1}])
 def test_a_probe_that_cannot_be_compared_differs(recorded: object) -> None:
     assert probe_difference(recorded, [1.0, 2.0]) > TOLERANCE
+    assert probe_difference([1.0, 2.0], [1.0, float("nan")]) > TOLERANCE
 
 
 def undeclared(num_classes: int = 3) -> torch.nn.Module:
