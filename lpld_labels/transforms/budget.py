@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lpld_labels.format.records import BatchKey
+from lpld_labels.io.storage import write_errors
 from lpld_labels.pool.plan import PoolPlan
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
@@ -35,7 +36,8 @@ class Scales:
 
     def weigh(self, plan_for: Callable[[Path], PoolPlan]) -> int:
         """Return the bytes of a pool. plan_for: function that returns the plan of the pool for a path."""
-        with tempfile.TemporaryDirectory(prefix="lpld-labels-") as folder:
+        place = Path(tempfile.gettempdir())
+        with write_errors(place), tempfile.TemporaryDirectory(prefix="lpld-labels-", dir=place) as folder:
             plan = plan_for(Path(folder) / "pool")
 
             def held(keys: Sequence[BatchKey]) -> Iterator[EncodedBatch]:
