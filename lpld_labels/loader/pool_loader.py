@@ -29,11 +29,15 @@ from lpld_labels.loader.schedule import (
 )
 from lpld_labels.loader.workers import LabelBatches, LabelStream, Prepared, as_it_is
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.render.centre import EvaluationTransform
 from lpld_labels.render.images import FolderImages, find_images
 from lpld_labels.render.store import ImageStore
 from lpld_labels.transforms.outputs import require_apart
 
 Location = str | os.PathLike[str]
+Normalise = bool | tuple[Sequence[float], Sequence[float]]
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+"""(mean, std) per channel."""
 Maker = Callable[[Step], Any]
 """Returns the batch of a step; called once per step, in order."""
 
@@ -49,7 +53,7 @@ def pool_loader(
     seed: int = 0,
     batches_per_epoch: int | None = None,
     temperature: Temperature | None = None,
-    normalise: bool | tuple[Sequence[float], Sequence[float]] = True,
+    normalise: Normalise = True,
     transform: Callable[[PoolBatch], Any] | None = None,
     device: torch.device | str | None = None,
     pin_memory: bool = False,
@@ -101,11 +105,8 @@ def pool_loader(
     if temperature is not None and not callable(temperature):
         check_temperature(temperature)
     processes = _check_processes(rank, world_size, num_workers, prefetch_factor)
-    reader = _opened(pool, cache_directory)
-    normalisation = None
-    if normalise is not False:
-        mean, std = (None, None) if normalise is True else normalise
-        normalisation = find_normalisation(reader.header, mean, std, where=reader.location)
+    reader = opened(pool, cache_directory)
+    normalisation = wanted_normalisation(reader, normalise)
     schedule = Schedule.of(
         reader,
         sampling=sampling,
@@ -115,12 +116,9 @@ def pool_loader(
         batch=batch_size,
         drop_last=drop_last,
     )
-    images = find_images(reader, images_dir)
-    if cache_directory is not None and isinstance(images, FolderImages):
-        require_apart(cache_directory, images.root)
     batches = LabelBatches(
         reader,
-        ImageStore(images, cache_directory=cache_directory, workers=num_workers),
+        image_store(reader, images_dir, cache_directory, workers=num_workers),
         buffers=num_workers * prefetch_factor + 1,
         shared=num_workers > 0,
     )
@@ -145,7 +143,8 @@ def pool_loader(
         return make
 
     stream = LabelStream(batches, schedule, num_workers, prefetch_factor, multiprocessing_context)
-    return PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader, made=made)
+    steps = TrainingSteps(stream, schedule, cut, processes)
+    return PoolLoader(steps, pool=reader, made=made, normalisation=normalisation)
 
 
 def label_loader(
@@ -170,7 +169,7 @@ def label_loader(
     """
     made = partial(label_loader, **locals())
     processes = _check_processes(rank, world_size, num_workers, prefetch_factor)
-    reader = _opened(pool, cache_directory)
+    reader = opened(pool, cache_directory)
     schedule = Schedule.of(
         reader, sampling=sampling, seed=seed, batches_per_epoch=batches_per_epoch, equal_epochs=equal_epochs
     )
@@ -189,13 +188,30 @@ def label_loader(
     return PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader, made=made)
 
 
-def _opened(pool: PoolReader | Location, cache_directory: Location | None) -> PoolReader:
+def opened(pool: PoolReader | Location, cache_directory: Location | None) -> PoolReader:
     """Return the pool's reader; a remote pool gets a disk cache."""
     if not isinstance(pool, PoolReader) and not is_address(pool):
         return PoolReader(pool)
     folder = cache_folder() if cache_directory is None else Path(cache_directory)
     cache = DiskCache(folder / "fetched", CACHE_BYTES)
     return pool.with_cache(cache) if isinstance(pool, PoolReader) else PoolReader(pool, cache=cache)
+
+
+def wanted_normalisation(reader: PoolReader, normalise: Normalise) -> Normalisation | None:
+    """Return the mean and std that the argument `normalise` asks for; None for raw pixels."""
+    if normalise is False:
+        return None
+    mean, std = (None, None) if normalise is True else normalise
+    return find_normalisation(reader.header, mean, std, where=reader.location)
+
+
+def image_store(
+    reader: PoolReader, images_dir: Location | None, cache_directory: Location | None, *, workers: int
+) -> ImageStore:
+    images = find_images(reader, images_dir)
+    if cache_directory is not None and isinstance(images, FolderImages):
+        require_apart(cache_directory, images.root)
+    return ImageStore(images, cache_directory=cache_directory, workers=workers)
 
 
 def _check_processes(
@@ -246,6 +262,12 @@ class TrainingSteps(Dataset[Any]):
 
     def __getitem__(self, step: Step) -> Any:
         """Return the batch of a step and advance the position."""
+        if not isinstance(step, Step):
+            raise InvalidArgumentError(
+                "a loader's dataset has no items by number",
+                got=repr(step)[:100],
+                hint="iterate over the loader, or use lpld_labels.loader.PoolDataset",
+            )
         make = self._make
         if make is None or self._stands != (step.before, step.processes, self.device):
             prepared = self._stream.start(step.before, step.processes)
@@ -315,10 +337,22 @@ class PoolLoader(DataLoader[Any]):
     end_of_dataloader = False
     remainder = 0
 
-    def __init__(self, dataset: TrainingSteps, *, pool: PoolReader, made: Callable[[], PoolLoader]) -> None:
+    def __init__(
+        self,
+        dataset: TrainingSteps,
+        *,
+        pool: PoolReader,
+        made: Callable[[], PoolLoader],
+        normalisation: Normalisation | None = None,
+    ) -> None:
         self._made = made
         self.classes = pool.classes
         """Number of label columns C."""
+        views = pool.header.augmentation
+        self.size = (views.output_height, views.output_width)
+        """Height and width of the views."""
+        self.mean, self.std = normalisation or (None, None)
+        """Normalisation of the views; None if the loader does not normalise."""
         self._content_digest = pool.manifest.content_digest
         self._turn = 0
         super().__init__(
@@ -364,6 +398,15 @@ class PoolLoader(DataLoader[Any]):
                     raise InvalidArgumentError(
                         "this iteration ended when another one of the same loader began"
                     )
+
+    def evaluation_transform(self) -> EvaluationTransform:
+        """Return a transform for validation images with this loader's size and normalisation.
+
+        It takes a PIL image and returns float32 [3, height, width]: the view on which `lpld-labels train`
+        evaluates. Views of 128 pixels or more show the middle 7/8 of the shorter side (resize 256, crop 224),
+        smaller views the largest centre crop.
+        """
+        return EvaluationTransform(self.size, self.mean, self.std)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration."""
