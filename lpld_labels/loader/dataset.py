@@ -18,7 +18,8 @@ from lpld_labels.loader.pool_loader import Location, Normalise, image_store, ope
 from lpld_labels.loader.workers import LabelBatches, Task
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.render.apply import apply_views, normalise as normalised, take_views
+from lpld_labels.render.apply import apply_views, take_views
+from lpld_labels.render.apply import normalise as normalised
 
 DECODED_BYTES = 64 * 1024 * 1024
 _Decoded = tuple[int, ViewBatch, torch.Tensor]
