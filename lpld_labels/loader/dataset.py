@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from lpld_labels.codecs.label_semantics import softened
+from lpld_labels.codecs.label_semantics import check_temperature, softened
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError
 from lpld_labels.format.records import ViewBatch
 from lpld_labels.loader.batches import Integers, PoolBatch, UndecodedBatch, view_facts
@@ -18,8 +18,7 @@ from lpld_labels.loader.pool_loader import Location, Normalise, image_store, ope
 from lpld_labels.loader.workers import LabelBatches, Task
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.render.apply import apply_views, take_views
-from lpld_labels.render.apply import normalise as normalised
+from lpld_labels.render.apply import apply_views, normalise, take_views
 
 DECODED_BYTES = 64 * 1024 * 1024
 _Decoded = tuple[int, ViewBatch, torch.Tensor]
@@ -29,15 +28,16 @@ _Decoded = tuple[int, ViewBatch, torch.Tensor]
 class PoolDataset(Dataset[PoolBatch]):
     """The views of a pool in stored order, by number: a map-style dataset.
 
-    An item is a `PoolBatch` without the first dimension: images [3, H, W], labels [C], targets, partner_targets
-    and mix_strength [], keys [3]. DataLoader's default collation makes `PoolBatch`es of them. Pixels and labels
-    are those that `pool_loader` yields with whole label batches.
+    An item is a `PoolBatch` without its first dimension: images float32 [3, H, W], labels float32 [C], keys
+    int64 [3], and the scalars targets, partner_targets (int64) and mix_strength (float32). DataLoader's
+    default collation stacks items to `PoolBatch`es. Pixels and labels are bit for bit those that
+    `pool_loader` yields with whole label batches.
 
-    epochs: stored epochs to use. classes: use only views of images of these classes. None: all.
-    See `pool_loader` for the other parameters.
+    epochs, classes: use only the views of these stored epochs, and of images of these classes; None for all.
+    See `pool_loader` for the other parameters; `temperature` is a number.
 
     A label batch is decoded as a whole, and the last ones are kept. So samplers that keep neighbours together
-    are fast; with items in random order, each one may decode a label batch.
+    are fast. In random order, every item may decode a label batch.
     """
 
     def __init__(
@@ -53,6 +53,8 @@ class PoolDataset(Dataset[PoolBatch]):
     ) -> None:
         self._pool = opened(pool, cache_directory)
         self._normalisation = wanted_normalisation(self._pool, normalise)
+        if temperature is not None:
+            check_temperature(temperature)
         self._temperature = temperature
         # One worker stands for all: they share decoded images.
         self._store = image_store(self._pool, images_dir, cache_directory, workers=1)
@@ -70,9 +72,8 @@ class PoolDataset(Dataset[PoolBatch]):
             sizes = np.array([len(slots) for slots in self._slots], np.int64)
         self._ends = np.cumsum(sizes, dtype=np.int64)
         if not len(self):
-            raise InvalidArgumentError(
-                "the pool has no views of these epochs and classes", where=self._pool.location
-            )
+            problem = "the pool has no views of these epochs and classes"
+            raise InvalidArgumentError(problem, where=self._pool.location)
         self._decoded: BlockCache[_Decoded] = BlockCache(DECODED_BYTES, itemgetter(0))
 
     def __len__(self) -> int:
@@ -98,7 +99,7 @@ class PoolDataset(Dataset[PoolBatch]):
     def _row(self, number: int) -> int:
         row = index(number)
         if not -len(self) <= row < len(self):
-            raise IndexError(f"view {row} of {len(self)}")
+            raise IndexError(f"no view {row} among {len(self)}")  # the error that ends a loop over items
         return row % len(self)
 
     def _rendered(self, place: int, slots: Integers) -> PoolBatch:
@@ -110,7 +111,7 @@ class PoolDataset(Dataset[PoolBatch]):
             views, self._store, how, dtype=torch.float32 if exact else torch.uint8, inside=True
         )
         if self._normalisation is not None:
-            images = normalised(images, *self._normalisation, out=images)
+            images = normalise(images, *self._normalisation, out=images)
         return PoolBatch(images[: len(slots)], labels[slots], *view_facts(views, slots, self._classes))
 
     def _decode(self, place: int) -> _Decoded:

@@ -208,6 +208,7 @@ def wanted_normalisation(reader: PoolReader, normalise: Normalise) -> Normalisat
 def image_store(
     reader: PoolReader, images_dir: Location | None, cache_directory: Location | None, *, workers: int
 ) -> ImageStore:
+    """Open the images of a pool, for a number of worker processes."""
     images = find_images(reader, images_dir)
     if cache_directory is not None and isinstance(images, FolderImages):
         require_apart(cache_directory, images.root)
@@ -349,8 +350,9 @@ class PoolLoader(DataLoader[Any]):
         self.classes = pool.classes
         """Number of label columns C."""
         views = pool.header.augmentation
-        self.size = (views.output_height, views.output_width)
-        """Height and width of the views."""
+        height, width = views.output_height, views.output_width
+        self.size: int | tuple[int, int] = height if height == width else (height, width)
+        """Side of the views; height and width if they differ."""
         self.mean, self.std = normalisation or (None, None)
         """Normalisation of the views; None if the loader does not normalise."""
         self._content_digest = pool.manifest.content_digest
@@ -402,11 +404,12 @@ class PoolLoader(DataLoader[Any]):
     def evaluation_transform(self) -> EvaluationTransform:
         """Return a transform for validation images with this loader's size and normalisation.
 
-        It takes a PIL image and returns float32 [3, height, width]: the view on which `lpld-labels train`
-        evaluates. Views of 128 pixels or more show the middle 7/8 of the shorter side (resize 256, crop 224),
-        smaller views the largest centre crop.
+        It takes a PIL image and returns float32 [3, size, size], as `lpld-labels train` evaluates: views of
+        128 pixels or more show the middle 7/8 of the shorter side (resize to 256, crop 224), smaller views
+        the largest centre crop.
         """
-        return EvaluationTransform(self.size, self.mean, self.std)
+        size = (self.size, self.size) if isinstance(self.size, int) else self.size
+        return EvaluationTransform(size, self.mean, self.std)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration."""
