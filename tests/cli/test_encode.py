@@ -31,7 +31,9 @@ def test_what_a_codec_keeps_is_printed(cli: Cli, tmp_path: Path) -> None:
     for word in ("topk", "parameters k 5", "value bits 8", "bytes after", "fidelity kept 20", "out "):
         assert word in shown
     assert "fidelity asked" not in shown
-    words = words_of(passed(cli("encode", pool, tmp_path / "t2", "--codec", "klt", "--temperature", 2.5)).stdout)
+    words = words_of(
+        passed(cli("encode", pool, tmp_path / "t2", "--codec", "klt", "--temperature", 2.5)).stdout
+    )
     assert "fidelity asked 0.97 fidelity reached 0.9" in words
     with PoolReader(tmp_path / "t2") as out:
         assert set(out.header.lineage[-1].parameters["fidelity"]["kept"]) == {"1", "2.5", "4", "20"}
