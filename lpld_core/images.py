@@ -23,12 +23,14 @@ from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.render import ImageStore, apply_views, normalise
-from lpld_labels.render.centre import Size, centre_view, resized_crop
+from lpld_labels.render.apply import centre_view, resized_crop
 from lpld_labels.render.decode import decode_image
 from lpld_labels.render.images import THREADS, class_names, file_status, list_images, map_ahead, read_file
 
 Pixels = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
+Size = tuple[int, int]
+"""Height and width."""
 _BATCHES_AHEAD = 2
 
 

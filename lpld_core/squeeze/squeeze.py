@@ -34,7 +34,7 @@ from lpld_labels.errors import InvalidArgumentError, LabelPoolError
 from lpld_labels.exec.job import Executor, Job, Progress, Steps, say_reused
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.random_streams import Stream, keyed_generator
-from lpld_labels.render.centre import centre_view
+from lpld_labels.render.apply import centre_view
 
 GROUP_BATCHES = 16
 """Minimum number of batches per group. Few groups are faster: nothing is prefetched across groups."""

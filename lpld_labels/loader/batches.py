@@ -67,7 +67,7 @@ class UndecodedBatch:
 
     def labels(self, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return the decoded labels on a device: float32 [B, C]."""
-        return self.codec.join(tuple(_tensor(part).to(device) for part in self.parts))
+        return self.codec.join(tuple(as_tensor(part).to(device) for part in self.parts))
 
 
 class Rows(NamedTuple):
@@ -127,7 +127,7 @@ class BatchMaker:
         pixels = item.pixels if item.pixels is not None else self.batches.pixels(item.buffer, rows)
         return Rows(
             pixels=self._moved(pixels[:rows]),
-            parts=tuple(self._moved(_tensor(part)) for part in item.parts),
+            parts=tuple(self._moved(as_tensor(part)) for part in item.parts),
             facts=view_facts(views, item.slots, self.classes),
         )
 
@@ -213,7 +213,7 @@ def view_facts(views: ViewBatch, slots: Integers, classes: Integers) -> tuple[to
     )
 
 
-def _tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
+def as_tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
     """Return a tensor that shares the array's memory, or a copy if the array is read-only."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from operator import index, itemgetter
+from operator import itemgetter
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from lpld_labels.codecs.label_semantics import check_temperature, softened
+from lpld_labels.codecs.label_semantics import softened
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError
 from lpld_labels.format.records import ViewBatch
-from lpld_labels.loader.batches import Integers, PoolBatch, UndecodedBatch, view_facts
-from lpld_labels.loader.pool_loader import Location, Normalise, image_store, opened, wanted_normalisation
+from lpld_labels.loader.batches import Integers, PoolBatch, as_tensor, view_facts
+from lpld_labels.loader.pool_loader import Location, opened, pool_loader
 from lpld_labels.loader.workers import LabelBatches, Task
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.apply import apply_views, normalise, take_views
+from lpld_labels.render.images import find_images
+from lpld_labels.render.store import ImageStore
 
 DECODED_BYTES = 64 * 1024 * 1024
 _Decoded = tuple[int, ViewBatch, torch.Tensor]
@@ -34,10 +36,8 @@ class PoolDataset(Dataset[PoolBatch]):
     `pool_loader` yields with whole label batches.
 
     epochs, classes: use only the views of these stored epochs, and of images of these classes; None for all.
-    See `pool_loader` for the other parameters; `temperature` is a number.
-
-    A label batch is decoded as a whole, and the last ones are kept. So samplers that keep neighbours together
-    are fast. In random order, every item may decode a label batch.
+    Other parameters: see `pool_loader`. A label batch is decoded as a whole, and the last ones are kept: items
+    are fast if neighbours are asked for together, and each may decode a label batch in random order.
     """
 
     def __init__(
@@ -48,78 +48,67 @@ class PoolDataset(Dataset[PoolBatch]):
         epochs: Collection[int] | None = None,
         classes: Collection[int] | None = None,
         temperature: float | None = None,
-        normalise: Normalise = True,
+        normalise: bool | tuple[Sequence[float], Sequence[float]] = True,
         cache_directory: Location | None = None,
     ) -> None:
-        self._pool = opened(pool, cache_directory)
-        self._normalisation = wanted_normalisation(self._pool, normalise)
-        if temperature is not None:
-            check_temperature(temperature)
+        # The loader checks the arguments. With workers=1, all processes share the decoded images.
+        loader = pool_loader(
+            pool, images_dir, temperature=temperature, normalise=normalise, cache_directory=cache_directory
+        )
+        self._normalisation = None if loader.mean is None or loader.std is None else (loader.mean, loader.std)
         self._temperature = temperature
-        # One worker stands for all: they share decoded images.
-        self._store = image_store(self._pool, images_dir, cache_directory, workers=1)
+        self._pool = opened(pool, cache_directory)
+        images = find_images(self._pool, images_dir)
+        self._store = ImageStore(images, cache_directory=cache_directory, workers=1)
         self._batches = LabelBatches(self._pool)
         self._classes = self._pool.images.classes.astype(np.int64)
         found = self._pool.index
-        self._places = np.arange(len(found))
+        self._ends = np.cumsum(found.rows, dtype=np.int64)
+        self._rows: Sequence[int] | Integers = range(int(self._ends[-1]))
         if epochs is not None:
-            self._places = np.flatnonzero(np.isin(found.epochs, list(epochs)))
-        self._slots: list[Integers] | None = None
-        sizes = found.rows[self._places]
+            self._rows = np.flatnonzero(np.isin(np.repeat(found.epochs, found.rows), list(epochs)))
         if classes is not None:
-            shown = [self._classes[self._pool.images_at(place)] for place in self._places.tolist()]
-            self._slots = [np.flatnonzero(np.isin(labels, list(classes))) for labels in shown]
-            sizes = np.array([len(slots) for slots in self._slots], np.int64)
-        self._ends = np.cumsum(sizes, dtype=np.int64)
-        if not len(self):
+            places = np.unique(np.searchsorted(self._ends, self._rows, side="right")).tolist()
+            targets = [self._classes[:0], *(self._classes[self._pool.images_at(place)] for place in places)]
+            self._rows = np.asarray(self._rows)[np.isin(np.concatenate(targets), list(classes))]
+        if not len(self._rows):
             problem = "the pool has no views of these epochs and classes"
             raise InvalidArgumentError(problem, where=self._pool.location)
         self._decoded: BlockCache[_Decoded] = BlockCache(DECODED_BYTES, itemgetter(0))
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return len(self._rows)
 
     def __getitem__(self, number: int) -> PoolBatch:
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[PoolBatch]:
         """Return several items. Those of one label batch are rendered together."""
-        rows = np.array([self._row(number) for number in numbers], np.int64)
-        batches = np.searchsorted(self._ends, rows, side="right")
+        rows = np.array([self._rows[number] for number in numbers], np.int64)
+        places = np.searchsorted(self._ends, rows, side="right")
         items: dict[int, PoolBatch] = {}
-        for batch in np.unique(batches).tolist():
-            here = np.unique(rows[batches == batch])
-            slots = here - (self._ends[batch - 1] if batch else 0)
-            if self._slots is not None:
-                slots = self._slots[batch][slots]
-            rendered = self._rendered(int(self._places[batch]), slots)
-            items.update(zip(here.tolist(), map(PoolBatch._make, zip(*rendered, strict=True)), strict=True))
+        for place in np.unique(places).tolist():
+            here = np.unique(rows[places == place])
+            batch = self._rendered(place, here - (self._ends[place] - self._pool.index.rows[place]))
+            items.update(zip(here.tolist(), map(PoolBatch._make, zip(*batch, strict=True)), strict=True))
         return [items[row] for row in rows.tolist()]
-
-    def _row(self, number: int) -> int:
-        row = index(number)
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"no view {row} among {len(self)}")  # the error that ends a loop over items
-        return row % len(self)
 
     def _rendered(self, place: int, slots: Integers) -> PoolBatch:
         """Return the views `slots` of the label batch at a place."""
         _, views, labels = self._decoded.get(place, partial(self._decode, place))
         views, how = take_views(views, slots), self._pool.header.augmentation
         exact = self._normalisation is not None or how.mix == "mixup"
-        images = apply_views(
-            views, self._store, how, dtype=torch.float32 if exact else torch.uint8, inside=True
-        )
+        dtype = torch.float32 if exact else torch.uint8
+        images = apply_views(views, self._store, how, dtype=dtype, inside=True)[: len(slots)]
         if self._normalisation is not None:
             images = normalise(images, *self._normalisation, out=images)
-        return PoolBatch(images[: len(slots)], labels[slots], *view_facts(views, slots, self._classes))
+        return PoolBatch(images, labels[slots], *view_facts(views, slots, self._classes))
 
     def _decode(self, place: int) -> _Decoded:
         item = self._batches[Task(place, 0, None)]
         if isinstance(item, LabelPoolError):
             raise item
-        batch = UndecodedBatch(views=item.views, targets=item.slots, parts=item.parts, codec=self._pool.codec)
-        labels = batch.labels()
+        labels = self._pool.codec.join(tuple(map(as_tensor, item.parts)))
         if self._temperature is not None:
             labels = softened(labels, self._pool.header.label_kind, self._temperature)
         return labels.nbytes, item.views, labels

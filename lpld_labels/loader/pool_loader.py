@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL.Image import Image
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler
 
 from lpld_labels.codecs.label_semantics import check_temperature, find_normalisation
@@ -29,15 +30,12 @@ from lpld_labels.loader.schedule import (
 )
 from lpld_labels.loader.workers import LabelBatches, LabelStream, Prepared, as_it_is
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.render.centre import EvaluationTransform
+from lpld_labels.render.apply import evaluation_input
 from lpld_labels.render.images import FolderImages, find_images
 from lpld_labels.render.store import ImageStore
 from lpld_labels.transforms.outputs import require_apart
 
 Location = str | os.PathLike[str]
-Normalise = bool | tuple[Sequence[float], Sequence[float]]
-Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
-"""(mean, std) per channel."""
 Maker = Callable[[Step], Any]
 """Returns the batch of a step; called once per step, in order."""
 
@@ -53,7 +51,7 @@ def pool_loader(
     seed: int = 0,
     batches_per_epoch: int | None = None,
     temperature: Temperature | None = None,
-    normalise: Normalise = True,
+    normalise: bool | tuple[Sequence[float], Sequence[float]] = True,
     transform: Callable[[PoolBatch], Any] | None = None,
     device: torch.device | str | None = None,
     pin_memory: bool = False,
@@ -106,7 +104,10 @@ def pool_loader(
         check_temperature(temperature)
     processes = _check_processes(rank, world_size, num_workers, prefetch_factor)
     reader = opened(pool, cache_directory)
-    normalisation = wanted_normalisation(reader, normalise)
+    normalisation = None
+    if normalise is not False:
+        mean, std = (None, None) if normalise is True else normalise
+        normalisation = find_normalisation(reader.header, mean, std, where=reader.location)
     schedule = Schedule.of(
         reader,
         sampling=sampling,
@@ -116,9 +117,12 @@ def pool_loader(
         batch=batch_size,
         drop_last=drop_last,
     )
+    images = find_images(reader, images_dir)
+    if cache_directory is not None and isinstance(images, FolderImages):
+        require_apart(cache_directory, images.root)
     batches = LabelBatches(
         reader,
-        image_store(reader, images_dir, cache_directory, workers=num_workers),
+        ImageStore(images, cache_directory=cache_directory, workers=num_workers),
         buffers=num_workers * prefetch_factor + 1,
         shared=num_workers > 0,
     )
@@ -143,8 +147,9 @@ def pool_loader(
         return make
 
     stream = LabelStream(batches, schedule, num_workers, prefetch_factor, multiprocessing_context)
-    steps = TrainingSteps(stream, schedule, cut, processes)
-    return PoolLoader(steps, pool=reader, made=made, normalisation=normalisation)
+    loader = PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader, made=made)
+    loader.mean, loader.std = normalisation or (None, None)
+    return loader
 
 
 def label_loader(
@@ -197,24 +202,6 @@ def opened(pool: PoolReader | Location, cache_directory: Location | None) -> Poo
     return pool.with_cache(cache) if isinstance(pool, PoolReader) else PoolReader(pool, cache=cache)
 
 
-def wanted_normalisation(reader: PoolReader, normalise: Normalise) -> Normalisation | None:
-    """Return the mean and std that the argument `normalise` asks for; None for raw pixels."""
-    if normalise is False:
-        return None
-    mean, std = (None, None) if normalise is True else normalise
-    return find_normalisation(reader.header, mean, std, where=reader.location)
-
-
-def image_store(
-    reader: PoolReader, images_dir: Location | None, cache_directory: Location | None, *, workers: int
-) -> ImageStore:
-    """Open the images of a pool, for a number of worker processes."""
-    images = find_images(reader, images_dir)
-    if cache_directory is not None and isinstance(images, FolderImages):
-        require_apart(cache_directory, images.root)
-    return ImageStore(images, cache_directory=cache_directory, workers=workers)
-
-
 def _check_processes(
     rank: int | None, world_size: int | None, num_workers: int, prefetch_factor: int
 ) -> Callable[[], Processes]:
@@ -264,11 +251,8 @@ class TrainingSteps(Dataset[Any]):
     def __getitem__(self, step: Step) -> Any:
         """Return the batch of a step and advance the position."""
         if not isinstance(step, Step):
-            raise InvalidArgumentError(
-                "a loader's dataset has no items by number",
-                got=repr(step)[:100],
-                hint="iterate over the loader, or use lpld_labels.loader.PoolDataset",
-            )
+            hint = "iterate over the loader, or use lpld_labels.loader.PoolDataset"
+            raise InvalidArgumentError("a loader's dataset has no items by number", hint=hint)
         make = self._make
         if make is None or self._stands != (step.before, step.processes, self.device):
             prepared = self._stream.start(step.before, step.processes)
@@ -331,6 +315,9 @@ class PoolLoader(DataLoader[Any]):
     """
 
     dataset: TrainingSteps
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    """Normalisation of the views; None if the loader does not normalise."""
 
     # For Accelerate: processes already share the batches, and the loader saves its position.
     _is_accelerate_prepared = True
@@ -338,14 +325,7 @@ class PoolLoader(DataLoader[Any]):
     end_of_dataloader = False
     remainder = 0
 
-    def __init__(
-        self,
-        dataset: TrainingSteps,
-        *,
-        pool: PoolReader,
-        made: Callable[[], PoolLoader],
-        normalisation: Normalisation | None = None,
-    ) -> None:
+    def __init__(self, dataset: TrainingSteps, *, pool: PoolReader, made: Callable[[], PoolLoader]) -> None:
         self._made = made
         self.classes = pool.classes
         """Number of label columns C."""
@@ -353,8 +333,6 @@ class PoolLoader(DataLoader[Any]):
         height, width = views.output_height, views.output_width
         self.size: int | tuple[int, int] = height if height == width else (height, width)
         """Side of the views; height and width if they differ."""
-        self.mean, self.std = normalisation or (None, None)
-        """Normalisation of the views; None if the loader does not normalise."""
         self._content_digest = pool.manifest.content_digest
         self._turn = 0
         super().__init__(
@@ -401,15 +379,14 @@ class PoolLoader(DataLoader[Any]):
                         "this iteration ended when another one of the same loader began"
                     )
 
-    def evaluation_transform(self) -> EvaluationTransform:
-        """Return a transform for validation images with this loader's size and normalisation.
+    def evaluation_transform(self) -> Callable[[Image], torch.Tensor]:
+        """Return a transform of validation images: PIL image -> float32 [3, size, size], normalised.
 
-        It takes a PIL image and returns float32 [3, size, size], as `lpld-labels train` evaluates: views of
-        128 pixels or more show the middle 7/8 of the shorter side (resize to 256, crop 224), smaller views
-        the largest centre crop.
+        The view is that of `lpld-labels train`: from 128 pixels on, the middle 7/8 of the shorter side (as
+        resizing to 256 and cropping 224 does); for smaller views, the largest centre crop.
         """
         size = (self.size, self.size) if isinstance(self.size, int) else self.size
-        return EvaluationTransform(size, self.mean, self.std)
+        return partial(evaluation_input, size=size, mean=self.mean, std=self.std)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration."""

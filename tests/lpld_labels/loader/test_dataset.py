@@ -142,7 +142,7 @@ def test_numbers_count_from_either_end(pools: Pools, folder: Path) -> None:
     last = len(dataset) - 1
     assert_same([dataset[-1], dataset[np.int64(3)]], [dataset[last], dataset[3]])  # type: ignore[index]
     for wrong in (len(dataset), -len(dataset) - 1):
-        with pytest.raises(IndexError, match=f"no view {wrong} among {len(dataset)}"):
+        with pytest.raises(IndexError, match="out of range"):
             dataset[wrong]
 
 

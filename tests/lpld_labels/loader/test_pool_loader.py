@@ -20,7 +20,7 @@ from lpld_labels.loader import PoolBatch, PoolLoader, label_loader, pool_loader
 from lpld_labels.loader.pool_loader import StepSampler
 from lpld_labels.loader.schedule import SAMPLINGS, Schedule
 from lpld_labels.render import ImageStore, apply_views, draw_views, normalise
-from lpld_labels.render.centre import centre_view
+from lpld_labels.render.apply import centre_view
 from lpld_labels.render.decode import decode_image
 from lpld_labels.render.images import FolderImages, check_images, find_images
 from lpld_labels.transforms.copy import merge_pools
@@ -492,4 +492,6 @@ def test_validation_images_get_the_size_and_normalisation_of_training(pools: Poo
     assert torch.equal(shown, normalise(view.permute(2, 0, 1)[None], MEAN, STD)[0])
     raw = open_loader(pools["none"], folder, normalise=False)
     assert (raw.mean, raw.std) == (None, None)
+    transform = pickle.loads(pickle.dumps(loader.evaluation_transform()))
+    assert torch.equal(transform(Image.open(path)), shown)
     assert torch.equal(raw.evaluation_transform()(Image.open(path)), view.permute(2, 0, 1).float())
