@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from lpld_labels.codecs.label_semantics import softened
-from lpld_labels.errors import InvalidArgumentError, LabelPoolError
+from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import ViewBatch
 from lpld_labels.loader.batches import Integers, PoolBatch, as_tensor, view_facts
 from lpld_labels.loader.pool_loader import Location, opened, pool_loader
@@ -33,11 +33,11 @@ class PoolDataset(Dataset[PoolBatch]):
     An item is a `PoolBatch` without its first dimension: images float32 [3, H, W], labels float32 [C], keys
     int64 [3], and the scalars targets, partner_targets (int64) and mix_strength (float32). DataLoader's
     default collation stacks items to `PoolBatch`es. Pixels and labels are bit for bit those that
-    `pool_loader` yields with whole label batches.
+    `pool_loader` yields with whole label batches. Label batches are decoded as a whole, and the last ones
+    are kept, so items are fast if neighbours are requested together.
 
-    epochs, classes: use only the views of these stored epochs, and of images of these classes; None for all.
-    Other parameters: see `pool_loader`. A label batch is decoded as a whole, and the last ones are kept: items
-    are fast if neighbours are asked for together, and each may decode a label batch in random order.
+    epochs, classes: use only views of these stored epochs, and of images of these classes; None for all.
+    Other parameters: see `pool_loader`.
     """
 
     def __init__(
@@ -51,15 +51,21 @@ class PoolDataset(Dataset[PoolBatch]):
         normalise: bool | tuple[Sequence[float], Sequence[float]] = True,
         cache_directory: Location | None = None,
     ) -> None:
-        # The loader checks the arguments. With workers=1, all processes share the decoded images.
-        loader = pool_loader(
-            pool, images_dir, temperature=temperature, normalise=normalise, cache_directory=cache_directory
-        )
-        self._normalisation = None if loader.mean is None or loader.std is None else (loader.mean, loader.std)
-        self._temperature = temperature
         self._pool = opened(pool, cache_directory)
-        images = find_images(self._pool, images_dir)
-        self._store = ImageStore(images, cache_directory=cache_directory, workers=1)
+        # Checks the arguments and finds the normalisation.
+        loader = pool_loader(
+            self._pool,
+            images_dir,
+            temperature=temperature,
+            normalise=normalise,
+            cache_directory=cache_directory,
+        )
+        self._mean, self._std = loader.mean, loader.std
+        self._temperature = temperature
+        # With workers=1, all processes of a DataLoader share the decoded images.
+        self._store = ImageStore(
+            find_images(self._pool, images_dir), cache_directory=cache_directory, workers=1
+        )
         self._batches = LabelBatches(self._pool)
         self._classes = self._pool.images.classes.astype(np.int64)
         found = self._pool.index
@@ -72,8 +78,7 @@ class PoolDataset(Dataset[PoolBatch]):
             targets = [self._classes[:0], *(self._classes[self._pool.images_at(place)] for place in places)]
             self._rows = np.asarray(self._rows)[np.isin(np.concatenate(targets), list(classes))]
         if not len(self._rows):
-            problem = "the pool has no views of these epochs and classes"
-            raise InvalidArgumentError(problem, where=self._pool.location)
+            raise InvalidArgumentError("no views of these epochs and classes", where=self._pool.location)
         self._decoded: BlockCache[_Decoded] = BlockCache(DECODED_BYTES, itemgetter(0))
 
     def __len__(self) -> int:
@@ -94,20 +99,16 @@ class PoolDataset(Dataset[PoolBatch]):
         return [items[row] for row in rows.tolist()]
 
     def _rendered(self, place: int, slots: Integers) -> PoolBatch:
-        """Return the views `slots` of the label batch at a place."""
         _, views, labels = self._decoded.get(place, partial(self._decode, place))
         views, how = take_views(views, slots), self._pool.header.augmentation
-        exact = self._normalisation is not None or how.mix == "mixup"
-        dtype = torch.float32 if exact else torch.uint8
+        dtype = torch.uint8 if self._mean is None and how.mix != "mixup" else torch.float32
         images = apply_views(views, self._store, how, dtype=dtype, inside=True)[: len(slots)]
-        if self._normalisation is not None:
-            images = normalise(images, *self._normalisation, out=images)
+        if self._mean is not None and self._std is not None:
+            images = normalise(images, self._mean, self._std, out=images)
         return PoolBatch(images, labels[slots], *view_facts(views, slots, self._classes))
 
     def _decode(self, place: int) -> _Decoded:
-        item = self._batches[Task(place, 0, None)]
-        if isinstance(item, LabelPoolError):
-            raise item
+        item = self._batches.prepare(Task(place, 0, None))
         labels = self._pool.codec.join(tuple(map(as_tensor, item.parts)))
         if self._temperature is not None:
             labels = softened(labels, self._pool.header.label_kind, self._temperature)

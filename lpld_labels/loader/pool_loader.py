@@ -248,7 +248,7 @@ class TrainingSteps(Dataset[Any]):
         """Number of rows in the current epoch, of all processes together."""
         return self.schedule.rows_of(self.position.epoch)
 
-    def __getitem__(self, step: Step) -> Any:
+    def __getitem__(self, step: object) -> Any:
         """Return the batch of a step and advance the position."""
         if not isinstance(step, Step):
             hint = "iterate over the loader, or use lpld_labels.loader.PoolDataset"

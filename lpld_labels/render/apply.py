@@ -241,8 +241,6 @@ def find_resizer(name: str) -> Resizer:
     return RESIZERS[name]
 
 
-# Centre views, on which networks are evaluated.
-
 WHOLE_IMAGE_BELOW = 128
 LARGE_IMAGE_SHARE = 224 / 256
 """Large views show the middle 7/8 of the shorter side, as ImageNet's usual evaluation does."""
@@ -255,15 +253,10 @@ def centre_view(image: Pixels, size: tuple[int, int]) -> torch.Tensor:
     """
     height, width = image.shape[:2]
     whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW
-    return resized_crop(image, centre_crop(height, width, size, 1.0 if whole else LARGE_IMAGE_SHARE), size)
-
-
-def centre_crop(height: int, width: int, output: tuple[int, int], share: float) -> tuple[int, int, int, int]:
-    """Return (top, left, height, width) of a centred crop in the output's shape. share: 1 for the largest."""
-    scale = share * min(height / output[0], width / output[1])
-    rows = min(height, max(1, round(output[0] * scale)))
-    columns = min(width, max(1, round(output[1] * scale)))
-    return (height - rows) // 2, (width - columns) // 2, rows, columns
+    scale = (1.0 if whole else LARGE_IMAGE_SHARE) * min(height / size[0], width / size[1])
+    rows = min(height, max(1, round(size[0] * scale)))
+    columns = min(width, max(1, round(size[1] * scale)))
+    return resized_crop(image, ((height - rows) // 2, (width - columns) // 2, rows, columns), size)
 
 
 def resized_crop(image: Pixels, crop: Sequence[int], size: tuple[int, int]) -> torch.Tensor:

@@ -44,13 +44,13 @@ def assert_same(found: Sequence[PoolBatch], expected: Sequence[PoolBatch]) -> No
 def read(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """How often each label batch was read and decoded."""
     counted: Counter[int] = Counter()
-    prepare = LabelBatches.__getitem__
+    prepare = LabelBatches.prepare
 
     def counting(self: LabelBatches, task: Task) -> Any:
         counted[task.place] += 1
         return prepare(self, task)
 
-    monkeypatch.setattr(LabelBatches, "__getitem__", counting)
+    monkeypatch.setattr(LabelBatches, "prepare", counting)
     return counted
 
 

@@ -17,7 +17,7 @@ from benchmarks.common.photos import photo_folder
 from lpld_labels import Augmentation, Box, Mix, ViewBatch
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError
 from lpld_labels.render import RESIZERS, ImageStore, apply_views, draw_views, normalise
-from lpld_labels.render.apply import centre_crop, centre_view, evaluation_input
+from lpld_labels.render.apply import centre_view, evaluation_input, resized_crop
 from lpld_labels.render.images import FolderImages, scan_image_folder
 from tests.lpld_labels.render.pictures import FEATURES, augmentation, make_folder
 
@@ -258,17 +258,19 @@ def _shuffled(image: Pixels, order: list[int]) -> Pixels:
 
 
 @pytest.mark.parametrize(
-    ("size", "share", "crop"),
+    ("shape", "size", "crop"),
     [
-        ((64, 64), 1.0, (0, 0, 64, 64)),
-        ((64, 100), 1.0, (0, 18, 64, 64)),
-        ((256, 256), 224 / 256, (16, 16, 224, 224)),
-        ((500, 375), 224 / 256, (86, 23, 328, 328)),
-        ((1, 9), 1.0, (0, 4, 1, 1)),
+        ((64, 64), 64, (0, 0, 64, 64)),
+        ((64, 100), 64, (0, 18, 64, 64)),
+        ((256, 256), 128, (16, 16, 224, 224)),
+        ((500, 375), 128, (86, 23, 328, 328)),
+        ((128, 128), 128, (0, 0, 128, 128)),
+        ((1, 9), 64, (0, 4, 1, 1)),
     ],
 )
-def test_centre_crops(size: tuple[int, int], share: float, crop: tuple[int, int, int, int]) -> None:
-    assert centre_crop(*size, (64, 64), share) == crop
+def test_centre_crops(shape: tuple[int, int], size: int, crop: tuple[int, int, int, int]) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (*shape, 3)).astype(np.uint8)
+    assert torch.equal(centre_view(image, (size, size)), resized_crop(image, crop, (size, size)))
 
 
 def test_centre_view_keeps_the_shape_of_things() -> None:
