@@ -33,7 +33,7 @@ from lpld_labels.render.images import check_images, find_images
 from lpld_labels.results import Result
 
 Watch = Callable[[EpochProgress, Accuracy | None, int], None]
-"""Called with the progress of the epoch, the last accuracy, and the number of epochs before it."""
+"""Called with the progress of the epoch, the last accuracy, and the epochs trained before it."""
 
 SMALL_VIEWS_BELOW = 128
 

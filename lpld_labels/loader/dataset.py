@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from lpld_labels.codecs.label_semantics import softened
+from lpld_labels.codecs.label_semantics import check_temperature, softened
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import ViewBatch
 from lpld_labels.loader.batches import Integers, PoolBatch, as_tensor, view_facts
@@ -23,21 +23,18 @@ from lpld_labels.render.images import find_images
 from lpld_labels.render.store import ImageStore
 
 DECODED_BYTES = 64 * 1024 * 1024
-_Decoded = tuple[int, ViewBatch, torch.Tensor]
-"""(bytes of the labels, views, labels) of a label batch."""
 
 
 class PoolDataset(Dataset[PoolBatch]):
     """The views of a pool in stored order, by number: a map-style dataset.
 
-    An item is a `PoolBatch` without its first dimension: images float32 [3, H, W], labels float32 [C], keys
-    int64 [3], and the scalars targets, partner_targets (int64) and mix_strength (float32). DataLoader's
-    default collation stacks items to `PoolBatch`es. Pixels and labels are bit for bit those that
-    `pool_loader` yields with whole label batches. Label batches are decoded as a whole, and the last ones
-    are kept, so items are fast if neighbours are requested together.
+    An item is a `PoolBatch` without its first dimension: images [3, H, W], labels [C], keys [3], and scalars.
+    DataLoader's default collation stacks items to `PoolBatch`es. Items are bit for bit the rows that
+    `pool_loader` yields with whole label batches. A label batch is decoded as a whole, and the last ones are
+    kept, so items are fast if neighbours are requested together.
 
-    epochs, classes: use only views of these stored epochs, and of images of these classes; None for all.
-    Other parameters: see `pool_loader`.
+    epochs, classes: use only views of these stored epochs, of images of these classes. None: all. For the
+    other parameters, see `pool_loader`.
     """
 
     def __init__(
@@ -52,20 +49,13 @@ class PoolDataset(Dataset[PoolBatch]):
         cache_directory: Location | None = None,
     ) -> None:
         self._pool = opened(pool, cache_directory)
-        # Checks the arguments and finds the normalisation.
-        loader = pool_loader(
-            self._pool,
-            images_dir,
-            temperature=temperature,
-            normalise=normalise,
-            cache_directory=cache_directory,
-        )
+        loader = pool_loader(self._pool, images_dir, normalise=normalise, cache_directory=cache_directory)
         self._mean, self._std = loader.mean, loader.std
+        check_temperature(1.0 if temperature is None else temperature)
         self._temperature = temperature
+        images = find_images(self._pool, images_dir)
         # With workers=1, all processes of a DataLoader share the decoded images.
-        self._store = ImageStore(
-            find_images(self._pool, images_dir), cache_directory=cache_directory, workers=1
-        )
+        self._store = ImageStore(images, cache_directory=cache_directory, workers=1)
         self._batches = LabelBatches(self._pool)
         self._classes = self._pool.images.classes.astype(np.int64)
         found = self._pool.index
@@ -79,7 +69,7 @@ class PoolDataset(Dataset[PoolBatch]):
             self._rows = np.asarray(self._rows)[np.isin(np.concatenate(targets), list(classes))]
         if not len(self._rows):
             raise InvalidArgumentError("no views of these epochs and classes", where=self._pool.location)
-        self._decoded: BlockCache[_Decoded] = BlockCache(DECODED_BYTES, itemgetter(0))
+        self._decoded = BlockCache[tuple[int, ViewBatch, torch.Tensor]](DECODED_BYTES, itemgetter(0))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -107,7 +97,8 @@ class PoolDataset(Dataset[PoolBatch]):
             images = normalise(images, self._mean, self._std, out=images)
         return PoolBatch(images, labels[slots], *view_facts(views, slots, self._classes))
 
-    def _decode(self, place: int) -> _Decoded:
+    def _decode(self, place: int) -> tuple[int, ViewBatch, torch.Tensor]:
+        """Return bytes of labels, views and labels of the label batch at a place."""
         item = self._batches.prepare(Task(place, 0, None))
         labels = self._pool.codec.join(tuple(map(as_tensor, item.parts)))
         if self._temperature is not None:

@@ -382,8 +382,7 @@ class PoolLoader(DataLoader[Any]):
     def evaluation_transform(self) -> Callable[[Image], torch.Tensor]:
         """Return a transform of validation images: PIL image -> float32 [3, size, size], normalised.
 
-        The view is that of `lpld-labels train`: from 128 pixels on, the middle 7/8 of the shorter side (as
-        resizing to 256 and cropping 224 does); for smaller views, the largest centre crop.
+        Crops as `lpld-labels train` does: the middle 7/8 of the shorter side; all of it below 128 pixels.
         """
         size = (self.size, self.size) if isinstance(self.size, int) else self.size
         return partial(evaluation_input, size=size, mean=self.mean, std=self.std)
