@@ -56,7 +56,6 @@ class PoolDataset(Dataset[PoolBatch]):
         images = find_images(self._pool, images_dir)
         # With workers=1, all processes of a DataLoader share the decoded images.
         self._store = ImageStore(images, cache_directory=cache_directory, workers=1)
-        self._batches = LabelBatches(self._pool)
         self._classes = self._pool.images.classes.astype(np.int64)
         found = self._pool.index
         self._ends = np.cumsum(found.rows, dtype=np.int64)
@@ -98,8 +97,7 @@ class PoolDataset(Dataset[PoolBatch]):
         return PoolBatch(images, labels[slots], *view_facts(views, slots, self._classes))
 
     def _decode(self, place: int) -> tuple[int, ViewBatch, torch.Tensor]:
-        """Return bytes of labels, views and labels of the label batch at a place."""
-        item = self._batches.prepare(Task(place, 0, None))
+        item = LabelBatches(self._pool).prepare(Task(place, 0, None))
         labels = self._pool.codec.join(tuple(map(as_tensor, item.parts)))
         if self._temperature is not None:
             labels = softened(labels, self._pool.header.label_kind, self._temperature)

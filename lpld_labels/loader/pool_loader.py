@@ -329,8 +329,7 @@ class PoolLoader(DataLoader[Any]):
         self._made = made
         self.classes = pool.classes
         """Number of label columns C."""
-        views = pool.header.augmentation
-        height, width = views.output_height, views.output_width
+        height, width = pool.header.augmentation.output_height, pool.header.augmentation.output_width
         self.size: int | tuple[int, int] = height if height == width else (height, width)
         """Side of the views; height and width if they differ."""
         self._content_digest = pool.manifest.content_digest
