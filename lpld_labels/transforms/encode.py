@@ -35,7 +35,7 @@ class EncodeResult(Result):
 
     def as_json(self) -> dict[str, Any]:
         codec, rows = self.manifest.codec, self.manifest.counts.rows
-        measured = self.fidelity and self.fidelity.as_json()
+        measured = None if self.fidelity is None else self.fidelity.as_json()
         target: dict[str, Any] = codec.parameters.get("target", {}) if measured else {}
         return {
             "codec": codec.name,
