@@ -169,7 +169,7 @@ def test_damaged_labels_are_named(folder: Path, tmp_path: Path, monkeypatch: pyt
         raise PoolCorruptError("damaged on purpose")
 
     monkeypatch.setattr(type(pool.codec), "split", damaged)
-    with pytest.raises(PoolCorruptError, match="epoch 0, batch 0"):
+    with pytest.raises(PoolCorruptError, match="epoch 0 batch 0"):
         PoolDataset(pool, folder)[0]
 
 
