@@ -115,7 +115,6 @@ SPELLED: Mapping[str, tuple[str, ...]] = {
     "patch_grid": ("--patches",),
     "teachers": ("--teacher",),
     "weights": ("--teacher-weights",),
-    "workers": ("-j", "--workers"),
 }
 """Option names of the fields for which the default, --name-of-the-field, is not used."""
 

@@ -46,7 +46,9 @@ def _show(result: Planned) -> None:
     console.print(_table(result.plan))
     chosen = result.plan.recommended
     ratio = "" if chosen.pruned is None else f"prune {chosen.ratio:.4g}x, "
-    console.print(f"-> {ratio}{chosen.title}: {chosen.reason}", highlight=False)
+    kept = chosen.fidelity.kept[result.temperature]
+    reached = "" if chosen.asked is None else f" (asked {chosen.asked:g}, reached {kept:.4f})"
+    console.print(f"-> {ratio}{chosen.title}{reached}: {chosen.reason}", highlight=False)
 
 
 def _table(plan: BudgetPlan) -> Table:

@@ -23,7 +23,7 @@ from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.render import ImageStore, apply_views, normalise
-from lpld_labels.render.apply import resize_torch
+from lpld_labels.render.apply import centre_view, resized_crop
 from lpld_labels.render.decode import decode_image
 from lpld_labels.render.images import THREADS, class_names, file_status, list_images, map_ahead, read_file
 
@@ -131,29 +131,6 @@ def evenly(count: int, most: int) -> list[int]:
     return sorted(set(np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()))
 
 
-WHOLE_IMAGE_BELOW = 128
-LARGE_IMAGE_SHARE = 224 / 256
-"""Large views show the middle 7/8 of the shorter side, as ImageNet's usual evaluation does."""
-
-
-def centre_view(image: Pixels, size: Size) -> Tensor:
-    """Return the centre of an image uint8 [H, W, 3], resized to uint8 [height, width, 3].
-
-    If the view is small or the image already has its size, the largest crop of the view's shape is used.
-    """
-    height, width = image.shape[:2]
-    whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW
-    return resized_crop(image, centre_crop(height, width, size, 1.0 if whole else LARGE_IMAGE_SHARE), size)
-
-
-def centre_crop(height: int, width: int, output: Size, share: float) -> tuple[int, int, int, int]:
-    """Return (top, left, height, width) of a centred crop in the output's shape. share: 1 for the largest."""
-    scale = share * min(height / output[0], width / output[1])
-    rows = min(height, max(1, round(output[0] * scale)))
-    columns = min(width, max(1, round(output[1] * scale)))
-    return (height - rows) // 2, (width - columns) // 2, rows, columns
-
-
 def random_view(image: Pixels, size: Size, draws: np.random.Generator) -> Tensor:
     """Return a random crop of an image uint8 [H, W, 3], resized to uint8 [h, w, 3] and flipped at random."""
     view = resized_crop(image, random_crops(draws, image.shape[:2], size, least=0.08)[0], size)
@@ -180,12 +157,6 @@ def random_crops(
     heights, widths = (np.full(count, side, np.int64) for side in image)
     crops: list[list[int]] = draw_crops(draws, heights, widths, augmentation).tolist()
     return crops
-
-
-def resized_crop(image: Pixels, crop: Sequence[int], size: Size) -> Tensor:
-    """Return a crop (top, left, height, width) of an image uint8 [H, W, 3], resized to uint8 [h, w, 3]."""
-    top, left, height, width = crop
-    return resize_torch(image[top : top + height, left : left + width], *size)
 
 
 T = TypeVar("T")

@@ -339,8 +339,8 @@ def train_in(call: TrainCall, ranks: Ranks) -> TrainResult:
             validation = ValidationSet(Path(call.val), size=size, by_order=call.val_by_order)
         with shown.stage("checking images") as checked, shown.stage("training steps") as progress:
 
-            def watch(epoch: EpochProgress, accuracy: Accuracy | None) -> None:
-                score = "" if accuracy is None else f", top-1 {accuracy.top1:.1%}"
+            def watch(epoch: EpochProgress, accuracy: Accuracy | None, after: int) -> None:
+                score = "" if accuracy is None else f", top-1 {accuracy.top1:.1%} (epoch {after})"
                 progress.note(f"loss {epoch.loss:.4g}, lr {epoch.learning_rate:.3g}{score}")
 
             return train_student(

@@ -3,7 +3,7 @@
 >>> import lpld_labels as lpld
 >>> lpld.prune("pool", "small", ratio=40)  # help(lpld.prune); the other commands are functions, too
 >>> with lpld.PoolReader("small") as pool:
-...     batch = pool.read((0, 3))  # epoch 0, batch 3
+...     batch = pool.read(pool.keys[0])  # the first label batch
 >>> batch.labels, batch.crops  # float16 [B, C], int32 [B, 4]
 """
 

@@ -195,7 +195,8 @@ def plan(call: _PlanCall) -> Planned:
 
     For every codec the table shows the smallest prune ratio that fits; bytes count labels, views, codec
     tables and the image table. The recommended row has the most views per image among those that keep
-    enough of each label (--min-fidelity). --apply writes that pool.
+    enough of each label (--min-fidelity). --apply writes that pool. "klt 0.97" is fitted to keep 0.97;
+    the "kept" columns show what it reaches on other labels of the pool.
 
     Training at a temperature that falls over the epochs (train --temperature-schedule) uses labels at all
     of these temperatures: check every "kept" column. Full logits and klt suit every temperature, top-k

@@ -16,11 +16,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lpld_core.images import RealFolder, prepared, random_crops, resized_crop
+from lpld_core.images import RealFolder, prepared, random_crops
 from lpld_core.recover.settings import RdedSettings
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.random_streams import Stream, keyed_generator
+from lpld_labels.render.apply import resized_crop
 from lpld_labels.render.images import THREADS, map_ahead
 
 _BATCH = 100

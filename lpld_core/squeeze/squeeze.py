@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lpld_core.images import Pixels, RealFolder, centre_view, labelled_batches, random_view, shuffled_rows
+from lpld_core.images import Pixels, RealFolder, labelled_batches, random_view, shuffled_rows
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, image_sums, watched_inputs
 from lpld_core.networks.weights import Tensors, read_weights
 from lpld_core.settings import SqueezeSettings
@@ -34,6 +34,7 @@ from lpld_labels.errors import InvalidArgumentError, LabelPoolError
 from lpld_labels.exec.job import Executor, Job, Progress, Steps, say_reused
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.random_streams import Stream, keyed_generator
+from lpld_labels.render.apply import centre_view
 
 GROUP_BATCHES = 16
 """Minimum number of batches per group. Few groups are faster: nothing is prefetched across groups."""

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from lpld_core.images import RealFolder, centre_view
+from lpld_core.images import RealFolder
 from lpld_core.train.ranks import ALONE, Ranks
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.render import normalise
+from lpld_labels.render.apply import centre_view
 from lpld_labels.render.images import map_ahead
 
 BATCH = 128

@@ -32,8 +32,8 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.images import check_images, find_images
 from lpld_labels.results import Result
 
-Watch = Callable[[EpochProgress, Accuracy | None], None]
-"""Called with the progress of the epoch and the last accuracy."""
+Watch = Callable[[EpochProgress, Accuracy | None, int], None]
+"""Called with the progress of the epoch, the last accuracy, and the epochs trained before it."""
 
 SMALL_VIEWS_BELOW = 128
 
@@ -136,6 +136,7 @@ class _Training:
     steps: int = field(default=0, init=False)
     begin: EpochProgress | None = field(default=None, init=False)
     accuracy: Accuracy | None = field(default=None, init=False)
+    evaluated_after: int = field(default=0, init=False)
 
     def resume(self) -> None:
         """Load the checkpoint. If there is none, save the first checkpoint."""
@@ -163,7 +164,8 @@ class _Training:
             self.loss.end_epoch(self.trainer.ranks)
             evaluated = last or (epoch + 1) % settings.evaluate_every == 0
             measured = self.trainer.accuracy(self.validation) if evaluated else None
-            self.accuracy = measured or self.accuracy
+            if measured is not None:
+                self.accuracy, self.evaluated_after = measured, epoch + 1
             self.steps += done.steps
             if not self.trainer.ranks.first:
                 continue
@@ -198,7 +200,7 @@ class _Training:
             if self.trainer.ranks.first and so_far.steps < steps and self.run.due():
                 self._save(epoch, within=so_far)
             if self.watch is not None:
-                self.watch(so_far, self.accuracy)
+                self.watch(so_far, self.accuracy, self.evaluated_after)
             if self.progress is not None:
                 self.progress(epoch * steps + so_far.steps, self.trainer.settings.epochs * steps)
 

@@ -1,7 +1,7 @@
 """Pools as stock `torch.utils.data` loaders.
 
 `pool_loader` yields training batches of images, labels and targets. `label_loader` yields whole label batches
-without images.
+without images. `PoolDataset` has single views by number.
 
     from lpld_labels.loader import pool_loader
 
@@ -17,11 +17,13 @@ shared memory for the pixels of one label batch.
 
     schedule       which rows each process trains on     workers        label batches, prepared by workers
     batches        label batches -> training batches     pool_loader    the DataLoader that trainers use
+    dataset        views by number
 """
 
 from __future__ import annotations
 
 from lpld_labels.loader.batches import PoolBatch, UndecodedBatch
+from lpld_labels.loader.dataset import PoolDataset
 from lpld_labels.loader.pool_loader import PoolLoader, label_loader, pool_loader
 
-__all__ = ["PoolBatch", "PoolLoader", "UndecodedBatch", "label_loader", "pool_loader"]
+__all__ = ["PoolBatch", "PoolDataset", "PoolLoader", "UndecodedBatch", "label_loader", "pool_loader"]

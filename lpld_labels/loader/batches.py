@@ -19,6 +19,7 @@ from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.loader.workers import LabelBatches, Prepared
 from lpld_labels.render.apply import normalise
 
+Integers = npt.NDArray[np.int64]
 Temperature = float | Callable[[int], float]
 """A number, or a function of the training epoch."""
 
@@ -66,7 +67,7 @@ class UndecodedBatch:
 
     def labels(self, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return the decoded labels on a device: float32 [B, C]."""
-        return self.codec.join(tuple(_tensor(part).to(device) for part in self.parts))
+        return self.codec.join(tuple(as_tensor(part).to(device) for part in self.parts))
 
 
 class Rows(NamedTuple):
@@ -124,21 +125,10 @@ class BatchMaker:
     def _rows(self, item: Prepared) -> Rows:
         views, rows = item.views, len(item.slots)
         pixels = item.pixels if item.pixels is not None else self.batches.pixels(item.buffer, rows)
-        targets = self.classes[views.images]
-        partners = targets if views.mix is None else targets[views.mix.partner]
-        strength = 1.0 if views.mix is None else views.mix.strength
-        keys = np.empty((rows, 3), np.int64)
-        keys[:, 0], keys[:, 1] = views.key
-        keys[:, 2] = item.slots
         return Rows(
             pixels=self._moved(pixels[:rows]),
-            parts=tuple(self._moved(_tensor(part)) for part in item.parts),
-            facts=(
-                torch.from_numpy(targets[:rows]),
-                torch.from_numpy(partners[:rows]),
-                torch.full((rows,), strength),
-                torch.from_numpy(keys),
-            ),
+            parts=tuple(self._moved(as_tensor(part)) for part in item.parts),
+            facts=view_facts(views, item.slots, self.classes),
         )
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -208,7 +198,22 @@ class BufferPool:
             self._free.append(block)
 
 
-def _tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
+def view_facts(views: ViewBatch, slots: Integers, classes: Integers) -> tuple[torch.Tensor, ...]:
+    """Return the fields of a PoolBatch after `labels`. views: those of `slots`, then their mix partners."""
+    targets, rows = classes[views.images], len(slots)
+    partners = targets if views.mix is None else targets[views.mix.partner]
+    keys = np.empty((rows, 3), np.int64)
+    keys[:, 0], keys[:, 1] = views.key
+    keys[:, 2] = slots
+    return (
+        torch.from_numpy(targets[:rows]),
+        torch.from_numpy(partners[:rows]),
+        torch.full((rows,), 1.0 if views.mix is None else views.mix.strength),
+        torch.from_numpy(keys),
+    )
+
+
+def as_tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
     """Return a tensor that shares the array's memory, or a copy if the array is read-only."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL.Image import Image
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler
 
 from lpld_labels.codecs.label_semantics import check_temperature, find_normalisation
@@ -29,6 +30,7 @@ from lpld_labels.loader.schedule import (
 )
 from lpld_labels.loader.workers import LabelBatches, LabelStream, Prepared, as_it_is
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.render.apply import evaluation_input
 from lpld_labels.render.images import FolderImages, find_images
 from lpld_labels.render.store import ImageStore
 from lpld_labels.transforms.outputs import require_apart
@@ -101,7 +103,7 @@ def pool_loader(
     if temperature is not None and not callable(temperature):
         check_temperature(temperature)
     processes = _check_processes(rank, world_size, num_workers, prefetch_factor)
-    reader = _opened(pool, cache_directory)
+    reader = opened(pool, cache_directory)
     normalisation = None
     if normalise is not False:
         mean, std = (None, None) if normalise is True else normalise
@@ -145,7 +147,9 @@ def pool_loader(
         return make
 
     stream = LabelStream(batches, schedule, num_workers, prefetch_factor, multiprocessing_context)
-    return PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader, made=made)
+    loader = PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader, made=made)
+    loader.mean, loader.std = normalisation or (None, None)
+    return loader
 
 
 def label_loader(
@@ -170,7 +174,7 @@ def label_loader(
     """
     made = partial(label_loader, **locals())
     processes = _check_processes(rank, world_size, num_workers, prefetch_factor)
-    reader = _opened(pool, cache_directory)
+    reader = opened(pool, cache_directory)
     schedule = Schedule.of(
         reader, sampling=sampling, seed=seed, batches_per_epoch=batches_per_epoch, equal_epochs=equal_epochs
     )
@@ -189,7 +193,7 @@ def label_loader(
     return PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader, made=made)
 
 
-def _opened(pool: PoolReader | Location, cache_directory: Location | None) -> PoolReader:
+def opened(pool: PoolReader | Location, cache_directory: Location | None) -> PoolReader:
     """Return the pool's reader; a remote pool gets a disk cache."""
     if not isinstance(pool, PoolReader) and not is_address(pool):
         return PoolReader(pool)
@@ -244,8 +248,11 @@ class TrainingSteps(Dataset[Any]):
         """Number of rows in the current epoch, of all processes together."""
         return self.schedule.rows_of(self.position.epoch)
 
-    def __getitem__(self, step: Step) -> Any:
+    def __getitem__(self, step: object) -> Any:
         """Return the batch of a step and advance the position."""
+        if not isinstance(step, Step):
+            hint = "iterate over the loader, or use lpld_labels.loader.PoolDataset"
+            raise InvalidArgumentError("a loader's dataset has no items by number", hint=hint)
         make = self._make
         if make is None or self._stands != (step.before, step.processes, self.device):
             prepared = self._stream.start(step.before, step.processes)
@@ -308,6 +315,9 @@ class PoolLoader(DataLoader[Any]):
     """
 
     dataset: TrainingSteps
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    """Normalisation of the views; None if the loader does not normalise."""
 
     # For Accelerate: processes already share the batches, and the loader saves its position.
     _is_accelerate_prepared = True
@@ -319,6 +329,9 @@ class PoolLoader(DataLoader[Any]):
         self._made = made
         self.classes = pool.classes
         """Number of label columns C."""
+        height, width = pool.header.augmentation.output_height, pool.header.augmentation.output_width
+        self.size: int | tuple[int, int] = height if height == width else (height, width)
+        """Side of the views; height and width if they differ."""
         self._content_digest = pool.manifest.content_digest
         self._turn = 0
         super().__init__(
@@ -364,6 +377,14 @@ class PoolLoader(DataLoader[Any]):
                     raise InvalidArgumentError(
                         "this iteration ended when another one of the same loader began"
                     )
+
+    def evaluation_transform(self) -> Callable[[Image], torch.Tensor]:
+        """Return a transform of validation images: PIL image -> float32 [3, size, size], normalised.
+
+        Crops as `lpld-labels train` does: the middle 7/8 of the shorter side; all of it below 128 pixels.
+        """
+        size = (self.size, self.size) if isinstance(self.size, int) else self.size
+        return partial(evaluation_input, size=size, mean=self.mean, std=self.std)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration."""

@@ -75,11 +75,11 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
 
     def __getitem__(self, task: Task) -> Prepared | LabelPoolError:
         try:
-            return self._prepare(task)
+            return self.prepare(task)
         except LabelPoolError as error:
             return error
 
-    def _prepare(self, task: Task) -> Prepared:
+    def prepare(self, task: Task) -> Prepared:
         encoded = self.pool.encoded_at(task.place)
         views = encoded.views
         try:

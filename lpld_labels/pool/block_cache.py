@@ -38,6 +38,9 @@ class BlockCache(Generic[T]):
                 self.held -= self._size_of(self._blocks.popitem(last=False)[1])
             return block
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.limit, self._size_of)  # without the blocks
+
     def _after_fork(self) -> None:
         """Keep the blocks after a fork, because they are plain memory."""
 

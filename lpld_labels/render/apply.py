@@ -239,3 +239,35 @@ def find_resizer(name: str) -> Resizer:
             hint="upgrade lpld-labels if a newer version wrote this pool",
         )
     return RESIZERS[name]
+
+
+WHOLE_IMAGE_BELOW = 128
+LARGE_IMAGE_SHARE = 224 / 256
+"""Large views show the middle 7/8 of the shorter side, as ImageNet's usual evaluation does."""
+
+
+def centre_view(image: Pixels, size: tuple[int, int]) -> torch.Tensor:
+    """Return the centre of an image uint8 [H, W, 3], resized to uint8 [height, width, 3].
+
+    If the view is small or the image already has its size, the largest crop of the view's shape is used.
+    """
+    height, width = image.shape[:2]
+    whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW
+    scale = (1.0 if whole else LARGE_IMAGE_SHARE) * min(height / size[0], width / size[1])
+    rows = min(height, max(1, round(size[0] * scale)))
+    columns = min(width, max(1, round(size[1] * scale)))
+    return resized_crop(image, ((height - rows) // 2, (width - columns) // 2, rows, columns), size)
+
+
+def resized_crop(image: Pixels, crop: Sequence[int], size: tuple[int, int]) -> torch.Tensor:
+    """Return a crop (top, left, height, width) of an image uint8 [H, W, 3], resized to uint8 [h, w, 3]."""
+    top, left, height, width = crop
+    return resize_torch(image[top : top + height, left : left + width], *size)
+
+
+def evaluation_input(
+    image: Image.Image, *, size: tuple[int, int], mean: Sequence[float] | None, std: Sequence[float] | None
+) -> torch.Tensor:
+    """Return the centre view of a PIL image: float32 [3, H, W], normalised (0..255 without mean and std)."""
+    view = centre_view(np.array(image.convert("RGB")), size).permute(2, 0, 1).to(torch.float32)
+    return view if mean is None or std is None else normalise(view[None], mean, std)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lpld_labels.codecs.fidelity import Fidelity
+from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Executor, Progress
 from lpld_labels.exec.local import ONE_PROCESS
@@ -21,7 +21,7 @@ from lpld_labels.transforms.batch_sources import transform_plan
 from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
 from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.sample import LabelSample
-from lpld_labels.transforms.settings import EncodeSettings
+from lpld_labels.transforms.settings import DEFAULT_TEMPERATURE, EncodeSettings
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -35,6 +35,8 @@ class EncodeResult(Result):
 
     def as_json(self) -> dict[str, Any]:
         codec, rows = self.manifest.codec, self.manifest.counts.rows
+        measured = None if self.fidelity is None else self.fidelity.as_json()
+        target: dict[str, Any] = codec.parameters.get("target", {}) if measured else {}
         return {
             "codec": codec.name,
             "views": self.manifest.views,
@@ -46,7 +48,9 @@ class EncodeResult(Result):
                 "smaller": round(self.before / self.after, 3),
                 "after_per_row": round(self.after / max(rows, 1), 2),
             },
-            "fidelity": None if self.fidelity is None else self.fidelity.as_json(),
+            "fidelity_asked": target.get("fidelity"),
+            "fidelity_reached": measured and measured["kept"].get(f"{target.get('temperature', 0):g}"),
+            "fidelity": measured,
             "content_digest": self.manifest.content_digest,
         }
 
@@ -82,7 +86,8 @@ def encode_pool(
                 temperature=settings.temperature,
             )
             # Measure first, so that a codec that cannot hold these labels fails before anything is written.
-            trial = sample.judged(codec)
+            target = settings.temperature or DEFAULT_TEMPERATURE
+            trial = sample.judged(codec, temperatures=sorted({*TEMPERATURES, target}))
             bytes_per_row = trial.payload_per_row
             step = replace(step, parameters=step.parameters | {"fidelity": trial.fidelity.as_json()})
         plan = transform_plan(pool, out, step, codec=codec, bytes_per_row=bytes_per_row, views=settings.views)

@@ -20,6 +20,7 @@ def test_what_a_codec_keeps_is_printed(cli: Cli, tmp_path: Path) -> None:
     assert found["parameters"]["target"] == {"fidelity": 0.95, "temperature": 20.0, "seed": 0}
     assert set(found["fidelity"]["kept"]) == {"1", "4", "20"}
     assert 0.94 < found["fidelity"]["kept"]["20"] < 1
+    assert (found["fidelity_asked"], found["fidelity_reached"]) == (0.95, found["fidelity"]["kept"]["20"])
     assert found["bytes"]["before"] > found["bytes"]["after"]
     with PoolReader(tmp_path / "out") as out:
         assert out.manifest.content_digest == found["content_digest"]
@@ -29,6 +30,13 @@ def test_what_a_codec_keeps_is_printed(cli: Cli, tmp_path: Path) -> None:
     shown = words_of(smaller.stdout)
     for word in ("topk", "parameters k 5", "value bits 8", "bytes after", "fidelity kept 20", "out "):
         assert word in shown
+    assert "fidelity asked" not in shown
+    words = words_of(
+        passed(cli("encode", pool, tmp_path / "t2", "--codec", "klt", "--temperature", 2.5)).stdout
+    )
+    assert "fidelity asked 0.97 fidelity reached 0.9" in words
+    with PoolReader(tmp_path / "t2") as out:
+        assert set(out.header.lineage[-1].parameters["fidelity"]["kept"]) == {"1", "2.5", "4", "20"}
     assert "larger than" not in smaller.stderr
     larger = passed(cli("encode", tmp_path / "topk", tmp_path / "again", "--codec", "f32", "--from-lossy"))
     assert "note: the new pool is larger than the old one" in larger.stderr

@@ -80,6 +80,20 @@ def test_every_kind_of_field_is_parsed() -> None:
     )
 
 
+def test_a_letter_means_the_same_in_every_command() -> None:
+    found: dict[str, set[str]] = {}
+    context = click.Context(group)
+    commands = [group, *filter(None, (group.get_command(context, name) for name in LAZY_COMMANDS))]
+    assert len(commands) == 1 + len(LAZY_COMMANDS)
+    for command in commands:
+        for option in command.params:
+            long = [word for word in option.opts if word.startswith("--")]
+            for letter in set(option.opts) - set(long):
+                if isinstance(option, click.Option):
+                    found.setdefault(letter, set()).update(long)
+    assert found == {"-b": {"--batch-size"}, "-j": {"--jobs"}, "-q": {"--quiet"}, "-v": {"--verbose"}}
+
+
 def test_options_replace_parts_of_a_preset() -> None:
     preset = Settings(ipc=7, by="diff", amp=True, detail=2.0)
     assert run(preset=preset)[0] == preset

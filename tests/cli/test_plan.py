@@ -33,6 +33,13 @@ def test_rows_fit_and_one_is_recommended(cli: Cli, pool: Path) -> None:
     assert "views per image" in shown or "every view" in shown
 
 
+def test_a_fitted_codec_shows_what_was_asked_and_what_it_reaches(cli: Cli, pool: Path) -> None:
+    words = ("plan", pool, "--budget", "40kB", "--codec", "klt", "--min-fidelity", 0.9, "--temperature", 2)
+    chosen = facts(cli(*words, "--json"))["recommended"]
+    shown = " ".join(passed(cli(*words)).stdout.split())
+    assert f"(asked {chosen['fidelity_asked']:g}, reached {chosen['kept']['2']:.4f}): " in shown
+
+
 def test_apply(cli: Cli, pool: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("plan", pool, "--budget", "50kB", "--codec", "int8", "--apply", out, "--json")

@@ -52,7 +52,7 @@ def test_train_writes_a_student_and_a_log(
     lines = [line for line in result.stderr.splitlines() if line.startswith("training steps")]
     second, fifth = (next(line for line in lines if f" {step}/9 " in line) for step in (2, 5))
     assert re.search(r"loss [\d.e-]+, lr [\d.e-]+$", second)
-    assert re.search(r"loss [\d.e-]+, lr [\d.e-]+, top-1 [\d.]+%$", fifth)
+    assert re.search(r"loss [\d.e-]+, lr [\d.e-]+, top-1 [\d.]+% \(epoch 1\)$", fifth)
 
 
 def test_options_replace_the_presets(built: Path, images: Path, tmp_path: Path, cli: Cli) -> None:

@@ -54,6 +54,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_labelled(work / "syn_data")
     write_epochs(work / "FKD_cutmix_fp16", ids_file=True)
     photos = write_photos(work / "train")
+    shutil.copytree(photos, work / "val")
     classes = len([path for path in photos.iterdir() if path.is_dir()])
     save_file(network_source(NETWORK).build(classes).module.state_dict(), work / "teacher.safetensors")
     return work

@@ -10,32 +10,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from lpld_core.images import RealFolder, centre_crop, centre_view, labelled_batches
+from lpld_core.images import RealFolder, labelled_batches
 from lpld_core.train.evaluate import ValidationSet
 from lpld_labels.errors import ImageReadError
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
-
-
-@pytest.mark.parametrize(
-    ("size", "share", "crop"),
-    [
-        ((64, 64), 1.0, (0, 0, 64, 64)),
-        ((64, 100), 1.0, (0, 18, 64, 64)),
-        ((256, 256), 224 / 256, (16, 16, 224, 224)),
-        ((500, 375), 224 / 256, (86, 23, 328, 328)),
-        ((1, 9), 1.0, (0, 4, 1, 1)),
-    ],
-)
-def test_centre_crops(size: tuple[int, int], share: float, crop: tuple[int, int, int, int]) -> None:
-    assert centre_crop(*size, (64, 64), share) == crop
-
-
-def test_centre_view_keeps_the_shape_of_things() -> None:
-    wide = np.zeros((10, 30, 3), np.uint8)
-    wide[:, 10:20] = 200
-    assert (centre_view(wide, (5, 5)) == 200).all()
-    assert (centre_view(wide.transpose(1, 0, 2).copy(), (5, 5)) == 200).all()
-    assert centre_view(wide, (4, 12)).shape == (4, 12, 3)
 
 
 class Witness(nn.Module):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 
 from lpld_labels import PoolReader
@@ -19,6 +20,8 @@ from lpld_labels.loader import PoolBatch, PoolLoader, label_loader, pool_loader
 from lpld_labels.loader.pool_loader import StepSampler
 from lpld_labels.loader.schedule import SAMPLINGS, Schedule
 from lpld_labels.render import ImageStore, apply_views, draw_views, normalise
+from lpld_labels.render.apply import centre_view
+from lpld_labels.render.decode import decode_image
 from lpld_labels.render.images import FolderImages, check_images, find_images
 from lpld_labels.transforms.copy import merge_pools
 from lpld_labels.transforms.encode import encode_pool
@@ -477,3 +480,18 @@ def test_positions_that_cannot_be_are_refused(tmp_path: Path, field: str, value:
     loader.set_epoch(10**30)
     with pytest.raises(InvalidArgumentError, match="epoch is out of range"):
         next(iter(loader))
+
+
+def test_validation_images_get_the_size_and_normalisation_of_training(pools: Pools, folder: Path) -> None:
+    path = folder / pools["none"].images.paths[0]
+    loader = open_loader(pools["none"], folder)
+    assert (loader.size, loader.mean, loader.std) == (16, MEAN, STD)
+    shown = loader.evaluation_transform()(Image.open(path))
+    assert shown.shape == next(iter(loader)).images.shape[1:] == (3, 16, 16)
+    view = centre_view(decode_image(path.read_bytes(), where=path), (16, 16))
+    assert torch.equal(shown, normalise(view.permute(2, 0, 1)[None], MEAN, STD)[0])
+    raw = open_loader(pools["none"], folder, normalise=False)
+    assert (raw.mean, raw.std) == (None, None)
+    transform = pickle.loads(pickle.dumps(loader.evaluation_transform()))
+    assert torch.equal(transform(Image.open(path)), shown)
+    assert torch.equal(raw.evaluation_transform()(Image.open(path)), view.permute(2, 0, 1).float())

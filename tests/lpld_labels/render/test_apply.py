@@ -17,6 +17,7 @@ from benchmarks.common.photos import photo_folder
 from lpld_labels import Augmentation, Box, Mix, ViewBatch
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError
 from lpld_labels.render import RESIZERS, ImageStore, apply_views, draw_views, normalise
+from lpld_labels.render.apply import centre_view, evaluation_input, resized_crop
 from lpld_labels.render.images import FolderImages, scan_image_folder
 from tests.lpld_labels.render.pictures import FEATURES, augmentation, make_folder
 
@@ -251,3 +252,44 @@ def _shuffled(image: Pixels, order: list[int]) -> Pixels:
                 source // grid * tall + row % tall, source % grid * wide + column % wide
             ]
     return shuffled
+
+
+# Centre views
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "crop"),
+    [
+        ((64, 64), 64, (0, 0, 64, 64)),
+        ((64, 100), 64, (0, 18, 64, 64)),
+        ((256, 256), 128, (16, 16, 224, 224)),
+        ((500, 375), 128, (86, 23, 328, 328)),
+        ((128, 128), 128, (0, 0, 128, 128)),
+        ((1, 9), 64, (0, 4, 1, 1)),
+    ],
+)
+def test_centre_crops(shape: tuple[int, int], size: int, crop: tuple[int, int, int, int]) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (*shape, 3)).astype(np.uint8)
+    assert torch.equal(centre_view(image, (size, size)), resized_crop(image, crop, (size, size)))
+
+
+def test_centre_view_keeps_the_shape_of_things() -> None:
+    wide = np.zeros((10, 30, 3), np.uint8)
+    wide[:, 10:20] = 200
+    assert (centre_view(wide, (5, 5)) == 200).all()
+    assert (centre_view(wide.transpose(1, 0, 2).copy(), (5, 5)) == 200).all()
+    assert centre_view(wide, (4, 12)).shape == (4, 12, 3)
+
+
+@pytest.mark.parametrize(
+    ("mode", "size"), [("RGB", (16, 16)), ("RGB", (128, 144)), ("L", (16, 16)), ("RGBA", (16, 12))]
+)
+def test_validation_images_become_normalised_centre_views(mode: str, size: tuple[int, int]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (190, 170, 4)).astype(np.uint8)
+    image = Image.fromarray(pixels).convert(mode)
+    found = evaluation_input(image, size=size, mean=MEAN, std=STD)
+    assert (found.dtype, found.shape) == (torch.float32, (3, *size))
+    view = centre_view(np.array(image.convert("RGB")), size).permute(2, 0, 1)
+    expected = functional.normalize(view / 255, list(MEAN), list(STD))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert torch.equal(evaluation_input(image, size=size, mean=None, std=None), view.float())
