@@ -167,8 +167,15 @@ def write_shard(
         write_atomically(path, record.dump(), within=directory)
 
 
+def weigh_shard(
+    batches: Sequence[EncodedBatch], *, codec: Codec, classes: int, views: schema.Views
+) -> ShardRecord:
+    """Return the record that `write_shard` would write for batches in key order, without a file."""
+    return _write_files(None, batches, ShardRecord(skipped=()), codec, classes, views)
+
+
 def _write_files(
-    pool: Path,
+    pool: Path | None,
     batches: Sequence[EncodedBatch],
     record: ShardRecord,
     codec: Codec,
@@ -182,7 +189,7 @@ def _write_files(
     components: Counter[schema.Component] = Counter()
 
     def add(role: FileRole, path: str, sink: DigestingFile, owners: Mapping[str, schema.Component]) -> bytes:
-        footer = parquet_files.footer_of(pool / path)
+        footer = parquet_files.footer_of(sink.tail)
         files.append(parquet_files.file_entry(path, role, sink.size, sink.digest, footer))
         chunks = parquet_files.column_chunks(footer)
         components.update(parquet_files.component_bytes(chunks, sink.size, owners))
@@ -192,13 +199,13 @@ def _write_files(
         path = f"{schema.VIEWS_DIRECTORY}/{name}"
         with _new_file(pool, path) as sink:
             write_views(sink, [batch.views for batch in batches])
-        add("views", path, sink, parquet_files.VIEW_OWNERS)
+            add("views", path, sink, parquet_files.VIEW_OWNERS)
     path = f"{schema.LABELS_DIRECTORY}/{name}"
     keys, payloads = [batch.key for batch in batches], [batch.payload for batch in batches]
     rows, sizes = [batch.views.rows for batch in batches], [batch.nbytes for batch in batches]
     with _new_file(pool, path) as sink:
         held = write_labels(sink, keys, payloads, rows, sizes, codec, classes)
-    footer = add("labels", path, sink, parquet_files.label_owners(codec.payload_columns(classes)))
+        footer = add("labels", path, sink, parquet_files.label_owners(codec.payload_columns(classes)))
     places = _payload_places(footer, held, keys=len(schema.LABEL_KEY_COLUMNS[codec.granularity]))
     return replace(
         record,
@@ -210,8 +217,15 @@ def _write_files(
 
 
 @contextlib.contextmanager
-def _new_file(pool: Path, path: str) -> Iterator[DigestingFile]:
-    """Yield a new file in `pool/` of OUT.partial; rename it to `path` when it is complete and durable."""
+def _new_file(pool: Path | None, path: str) -> Iterator[DigestingFile]:
+    """Yield a new file in `pool/` of OUT.partial; rename it to `path` when it is complete and durable.
+
+    pool: None for a file in memory.
+    """
+    if pool is None:
+        with DigestingFile(None) as sink:
+            yield sink
+        return
     target = pool / path
     target.parent.mkdir(parents=True, exist_ok=True)
     with temporary_path(pool.parent) as temporary:
