@@ -32,6 +32,7 @@ _TRANSIENT_CODES = {"SlowDown", "InternalError", "RequestTimeout", "ServiceUnava
 _TRANSIENT_NAMES = {
     "ClientConnectionError",
     "ClientPayloadError",
+    "TransportError",
     "HTTPClientError",
     "IncompleteReadError",
     "ProtocolError",
@@ -40,6 +41,7 @@ _TRANSIENT_NAMES = {
 }
 _UNREACHABLE_NAMES = {
     "ClientConnectorError",
+    "ConnectError",
     "ConnectionRefusedError",
     "EndpointConnectionError",
     "NewConnectionError",
@@ -118,7 +120,11 @@ def _answer(error: BaseException) -> dict[str, Any]:
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of an error, or None."""
     found = [_answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")]
-    found += [getattr(link, "status", None) for link in _chain(error)]
+    for link in _chain(error):
+        found += [
+            getattr(link, "status", None),
+            getattr(getattr(link, "response", None), "status_code", None),
+        ]
     return next((status for status in found if isinstance(status, int)), None)
 
 
