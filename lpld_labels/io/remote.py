@@ -75,7 +75,13 @@ class RemoteStore:
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
         """Return the content of a file, or its first `limit` bytes. Raises FileNotFoundError."""
-        return self._do(path, lambda client, place: bytes(client.fresh().cat_file(place, start=0, end=limit)))
+
+        def get(client: Client, place: str) -> bytes:
+            if self.scheme == "hf":  # Its client caches listings, and would not notice changed files.
+                client.system.invalidate_cache()
+            return bytes(client.system.cat_file(place, start=0, end=limit))
+
+        return self._do(path, get)
 
     def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
         def get(client: Client, place: str) -> pa.Buffer:
@@ -107,9 +113,8 @@ class RemoteStore:
             return {}
 
         def find(client: Client, place: str) -> dict[str, int]:
-            system = client.fresh()
-            root = system._strip_protocol(place).rstrip("/") + "/"  # noqa: SLF001  # prefix of names
-            found: dict[str, dict[str, Any]] = system.find(place, detail=True)
+            root = client.system._strip_protocol(place).rstrip("/") + "/"  # noqa: SLF001  # prefix of names
+            found: dict[str, dict[str, Any]] = client.system.find(place, detail=True)
             return {
                 name.removeprefix(root): int(info["size"])
                 for name, info in found.items()
@@ -308,16 +313,9 @@ class Client:
 
     def __init__(self, address: str, scheme: str, timeout: float) -> None:
         self.system = _open(address, scheme, timeout)
-        self._scheme = scheme
         self._signing = _http_files(timeout) if scheme in _S3 else None
         self._signed: dict[str, tuple[float, str]] = {}
         self._refusals = 0
-
-    def fresh(self) -> Any:
-        """Return `system` without its cached listings, which would hide changes to files."""
-        if self._scheme == "hf":  # Other clients keep none, or drop them when they write.
-            self.system.invalidate_cache()
-        return self.system
 
     def read_range(self, place: str, start: int, stop: int) -> pa.Buffer:
         """Return bytes [start, stop) of a file, or fewer if the server sends fewer. Raises client errors."""

@@ -32,12 +32,12 @@ _TRANSIENT_CODES = {"SlowDown", "InternalError", "RequestTimeout", "ServiceUnava
 _TRANSIENT_NAMES = {
     "ClientConnectionError",
     "ClientPayloadError",
-    "TransportError",
     "HTTPClientError",
     "IncompleteReadError",
     "ProtocolError",
     "ResponseParserError",
     "TimeoutError",
+    "TransportError",
 }
 _UNREACHABLE_NAMES = {
     "ClientConnectorError",
@@ -120,11 +120,8 @@ def _answer(error: BaseException) -> dict[str, Any]:
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of an error, or None."""
     found = [_answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")]
-    for link in _chain(error):
-        found += [
-            getattr(link, "status", None),
-            getattr(getattr(link, "response", None), "status_code", None),
-        ]
+    found += [getattr(link, "status", None) for link in _chain(error)]
+    found += [getattr(getattr(link, "response", None), "status_code", None) for link in _chain(error)]
     return next((status for status in found if isinstance(status, int)), None)
 
 

@@ -64,7 +64,6 @@ class DigestingFile(io.BufferedWriter):
 
     def __init__(self, path: Path | None) -> None:
         super().__init__(cast("io.RawIOBase", io.BytesIO()) if path is None else io.FileIO(path, "w+"))
-        self._durable = path is not None
         self._state = hashlib.sha256()
         self.size = 0
 
@@ -86,7 +85,7 @@ class DigestingFile(io.BufferedWriter):
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
-            if kind is None and self._durable:
+            if kind is None and isinstance(self.raw, io.FileIO):
                 self.flush()
                 os.fsync(self.fileno())
         finally:

@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
@@ -161,27 +161,22 @@ def write_shard(
         record = ShardRecord(skipped=tuple(skipped))
         if batches:
             ordered = sorted(batches, key=attrgetter("key"))
-            record = _write_files(directory / POOL, ordered, record, codec, classes, views)
+            record = write_files(directory / POOL, ordered, codec, classes, views, skipped=skipped)
         path = record_path(directory, number)
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, record.dump(), within=directory)
 
 
-def weigh_shard(
-    batches: Sequence[EncodedBatch], *, codec: Codec, classes: int, views: schema.Views
-) -> ShardRecord:
-    """Return the record that `write_shard` would write for batches in key order, without a file."""
-    return _write_files(None, batches, ShardRecord(skipped=()), codec, classes, views)
-
-
-def _write_files(
+def write_files(
     pool: Path | None,
     batches: Sequence[EncodedBatch],
-    record: ShardRecord,
     codec: Codec,
     classes: int,
     views: schema.Views,
+    *,
+    skipped: Sequence[Skipped] = (),
 ) -> ShardRecord:
+    """Write the files of batches in key order. pool: `pool/` of OUT.partial; None to write them to memory."""
     first = batches[0].key
     content = bytes_digest(b"".join(batch.digest for batch in batches))
     name = f"{first.epoch:05d}-{first.batch:05d}-{content[:8]}.parquet"
@@ -207,8 +202,8 @@ def _write_files(
         held = write_labels(sink, keys, payloads, rows, sizes, codec, classes)
         footer = add("labels", path, sink, parquet_files.label_owners(codec.payload_columns(classes)))
     places = _payload_places(footer, held, keys=len(schema.LABEL_KEY_COLUMNS[codec.granularity]))
-    return replace(
-        record,
+    return ShardRecord(
+        skipped=tuple(skipped),
         files=tuple(files),
         components=components,
         index=_index_rows(batches, places, drawn=views == "drawn"),
@@ -218,10 +213,7 @@ def _write_files(
 
 @contextlib.contextmanager
 def _new_file(pool: Path | None, path: str) -> Iterator[DigestingFile]:
-    """Yield a new file in `pool/` of OUT.partial; rename it to `path` when it is complete and durable.
-
-    pool: None for a file in memory.
-    """
+    """Yield a new file in `pool/` of OUT.partial; rename it to `path` when it is complete and durable."""
     if pool is None:
         with DigestingFile(None) as sink:
             yield sink

@@ -12,7 +12,7 @@ from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.plan import PoolPlan
 from lpld_labels.pool.publish import draft_manifest
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.shard import EncodedBatch, weigh_shard
+from lpld_labels.pool.shard import EncodedBatch, write_files
 from lpld_labels.pool.sizes import pool_bytes
 
 WEIGHED_BYTES, WEIGHED_BATCHES = 16 * 1024 * 1024, 2048  # Limits on pools to weigh.
@@ -37,6 +37,5 @@ class Scales:
             made = plan.source([key for key in shard.items if key not in self._held])
             self._held.update((one.key, one) for one in made if isinstance(one, EncodedBatch))
             batches = [self._held[key] for key in shard.items]
-            classes = plan.header.classes
-            records.append(weigh_shard(batches, codec=plan.codec, classes=classes, views=plan.views))
+            records.append(write_files(None, batches, plan.codec, plan.header.classes, plan.views))
         return pool_bytes(draft_manifest(plan, records, self.pool.manifest.files_of("packed")))

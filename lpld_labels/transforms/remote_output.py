@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from lpld_labels.errors import InvalidArgumentError, LabelPoolError, PoolConflictError, StoreError
+from lpld_labels.errors import LabelPoolError, PoolConflictError, StoreError
 from lpld_labels.exec.job import Progress, say_reused
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.manifest import FileEntry, Manifest
@@ -34,7 +34,7 @@ from lpld_labels.io.random_access import retry_corrupt
 from lpld_labels.io.remote import PreconditionError, RemoteStore
 from lpld_labels.io.storage import write_atomically, write_errors
 from lpld_labels.pool.own_files import is_our_card, own_paths, require_own_files, send_card, write_card
-from lpld_labels.pool.pool_files import PoolFiles, RemoteFiles, copy_file, verified
+from lpld_labels.pool.pool_files import PoolFiles, copy_file, verified
 from lpld_labels.pool.publish import put_in_place
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
@@ -124,7 +124,7 @@ def send_pool(
     if there not in (None, base) and not overwrite:
         raise PoolConflictError("another pool is already here", where=store.shown, hint=OVERWRITE_HINT)
     if commit is not None:
-        return _send_commit(files, text, store, commit)
+        return _send_commit(files, manifest, text, store, commit)
     if overwrite and (there is None or there != base):
         _clear(store)
         there = None
@@ -136,15 +136,10 @@ def send_pool(
     return copied
 
 
-def _send_commit(files: PoolFiles, text: bytes, store: RemoteStore, commit: HubCommit) -> Copied:
-    """Send a pool from a directory to the hub, with its card, in place of another pool that is there."""
-    if isinstance(files, RemoteFiles):
-        raise InvalidArgumentError(
-            "pools are sent to the hub from a directory only",
-            where=files.at(""),
-            hint="copy the pool to a directory first",
-        )
-    manifest = Manifest.parse(text, where=files.at(MANIFEST_FILE))
+def _send_commit(
+    files: PoolFiles, manifest: Manifest, text: bytes, store: RemoteStore, commit: HubCommit
+) -> Copied:
+    """Send a local pool and its card to the hub, in place of another pool that is there."""
     sent: dict[str, Path | bytes] = {}
     for entry in manifest.files:
         for _ in verified(entry, files.chunks(entry), files.at(entry.path)):
@@ -154,7 +149,7 @@ def _send_commit(files: PoolFiles, text: bytes, store: RemoteStore, commit: HubC
     card, paths = files.card(), sorted(store.sizes())
     if card is not None and (README_FILE not in paths or is_our_card(store.read(README_FILE))):
         sent[README_FILE] = card
-    commit.send(sent, sorted(own_paths(paths) - sent.keys()), "Publish label pool")
+    commit.send(sent, sorted(own_paths(paths) - sent.keys()))
     size = sum(entry.bytes for entry in manifest.files)
     return Copied(manifest=manifest, files=len(manifest.files), sent=size, found=0)
 

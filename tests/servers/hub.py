@@ -1,6 +1,6 @@
-"""The endpoints of the Hugging Face hub that data sets need, in memory: ``python -m tests.servers.hub PORT``.
+"""Endpoints of the Hugging Face hub that data sets need, in memory: ``python -m tests.servers.hub PORT``.
 
-A commit is refused unless its parent is the newest one, as on the hub. ``GET /requests`` lists what was asked.
+A commit is refused unless its parent is the newest one. ``GET /requests`` lists what was asked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-TOKEN = "Bearer hf_test"
+TOKEN = "Bearer hf_test"  # noqa: S105  # the tests'
 FILES: dict[str, dict[str, bytes]] = {}
 COMMITS: dict[str, list[str]] = {}
 BLOBS: dict[str, bytes] = {}
@@ -64,7 +64,8 @@ class Hub(BaseHTTPRequestHandler):
         else:
             self.answer({"id": name, "sha": COMMITS[name][-1], "private": False, "siblings": []})
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def send_file(self, data: bytes | None) -> None:
         if data is None:
