@@ -27,7 +27,6 @@ from lpld_labels.format.manifest import (
     Counts,
     Coverage,
     FileEntry,
-    FileRole,
     Manifest,
     PoolHeader,
     readable_text,
@@ -52,8 +51,7 @@ def publish(
     base = plan.base
     plan = replace(plan, header=_with_results(plan, records))
     records = [record for record in records if record.files]
-    roles: tuple[FileRole, ...] = ("images", "codec", "packed")
-    others = [entry for role in roles for entry in base.files_of(role)] if base else []
+    others = [entry for entry in base.files if entry.role in ("images", "codec", "packed")] if base else []
     with write_errors(work.directory):
         work.pool.mkdir(exist_ok=True)
         _delete_unrecorded(work.pool, records)

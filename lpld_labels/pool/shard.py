@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
@@ -96,7 +96,7 @@ class ShardRecord:
 
     files: tuple[FileEntry, ...] = ()
     components: Mapping[schema.Component, int] = field(default_factory=dict)
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[Skipped, ...] = ()
     index: pa.Table = field(default_factory=schema.BATCH_SCHEMA.empty_table)
     images: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
@@ -158,13 +158,13 @@ def write_shard(
 ) -> None:
     """Write shard `number` durably into `directory` (OUT.partial); write its record last."""
     with write_errors(directory):
-        record = ShardRecord(skipped=tuple(skipped))
+        record = ShardRecord()
         if batches:
             ordered = sorted(batches, key=attrgetter("key"))
-            record = write_files(directory / POOL, ordered, codec, classes, views, skipped=skipped)
+            record = write_files(directory / POOL, ordered, codec, classes, views)
         path = record_path(directory, number)
         path.parent.mkdir(exist_ok=True)
-        write_atomically(path, record.dump(), within=directory)
+        write_atomically(path, replace(record, skipped=tuple(skipped)).dump(), within=directory)
 
 
 def write_files(
@@ -173,8 +173,6 @@ def write_files(
     codec: Codec,
     classes: int,
     views: schema.Views,
-    *,
-    skipped: Sequence[Skipped] = (),
 ) -> ShardRecord:
     """Write the files of batches in key order. pool: `pool/` of OUT.partial; None to write them to memory."""
     first = batches[0].key
@@ -203,7 +201,6 @@ def write_files(
         footer = add("labels", path, sink, parquet_files.label_owners(codec.payload_columns(classes)))
     places = _payload_places(footer, held, keys=len(schema.LABEL_KEY_COLUMNS[codec.granularity]))
     return ShardRecord(
-        skipped=tuple(skipped),
         files=tuple(files),
         components=components,
         index=_index_rows(batches, places, drawn=views == "drawn"),

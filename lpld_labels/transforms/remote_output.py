@@ -124,7 +124,7 @@ def send_pool(
     if there not in (None, base) and not overwrite:
         raise PoolConflictError("another pool is already here", where=store.shown, hint=OVERWRITE_HINT)
     if commit is not None:
-        return _send_commit(files, manifest, text, store, commit)
+        return _send_commit(files, manifest, store, commit)
     if overwrite and (there is None or there != base):
         _clear(store)
         there = None
@@ -136,16 +136,14 @@ def send_pool(
     return copied
 
 
-def _send_commit(
-    files: PoolFiles, manifest: Manifest, text: bytes, store: RemoteStore, commit: HubCommit
-) -> Copied:
+def _send_commit(files: PoolFiles, manifest: Manifest, store: RemoteStore, commit: HubCommit) -> Copied:
     """Send a local pool and its card to the hub, in place of another pool that is there."""
     sent: dict[str, Path | bytes] = {}
     for entry in manifest.files:
         for _ in verified(entry, files.chunks(entry), files.at(entry.path)):
             pass
         sent[entry.path] = Path(files.at(entry.path))
-    sent[MANIFEST_FILE] = text
+    sent[MANIFEST_FILE] = files.manifest_text()
     card, paths = files.card(), sorted(store.sizes())
     if card is not None and (README_FILE not in paths or is_our_card(store.read(README_FILE))):
         sent[README_FILE] = card
