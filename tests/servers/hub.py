@@ -34,6 +34,10 @@ class Hub(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
+    @property
+    def url(self) -> str:
+        return f"http://{self.headers['Host']}"
+
     def missing(self, code: str) -> None:
         self.answer({"error": code}, 404, X_Error_Code=code)
 
@@ -102,7 +106,7 @@ class Hub(BaseHTTPRequestHandler):
             new = name not in FILES
             if new:
                 FILES[name], COMMITS[name] = {".gitattributes": b"*.parquet filter=lfs\n"}, ["0" * 40]
-            self.answer({"url": f"/datasets/{name}"}, 200 if new else 409)
+            self.answer({"url": f"{self.url}/datasets/{name}"}, 200 if new else 409)
         elif path == "/api/validate-yaml":
             self.answer({"warnings": [], "errors": []})
         elif path.endswith("/info/lfs/objects/batch"):
@@ -119,8 +123,8 @@ class Hub(BaseHTTPRequestHandler):
             self.commit("/".join(words[2:4]), [json.loads(line) for line in data.splitlines()])
 
     def upload_of(self, one: dict[str, Any]) -> dict[str, Any]:
-        href = f"http://{self.headers['Host']}/blobs/{one['oid']}"
-        return one if one["oid"] in BLOBS else {**one, "actions": {"upload": {"href": href}}}
+        upload = {"href": f"{self.url}/blobs/{one['oid']}"}
+        return one if one["oid"] in BLOBS else {**one, "actions": {"upload": upload}}
 
     def commit(self, name: str, lines: list[dict[str, Any]]) -> None:
         files = dict(FILES[name])
@@ -136,7 +140,7 @@ class Hub(BaseHTTPRequestHandler):
                 del files[value["path"]]
         FILES[name] = files
         COMMITS[name].append(f"{len(COMMITS[name]):040x}")
-        self.answer({"commitUrl": f"/datasets/{name}/commit/1", "commitOid": COMMITS[name][-1]})
+        self.answer({"commitUrl": f"{self.url}/datasets/{name}/commit/1", "commitOid": COMMITS[name][-1]})
 
     def do_PUT(self) -> None:
         data, digest = self.body(), self.path.rpartition("/")[2]
