@@ -39,6 +39,7 @@ EXTRAS = {
     "ray": "ray",
     "matplotlib": "demo",
     "mlxtend": "demo",
+    "huggingface_hub": "hub",
 }
 """Name of a top-level module -> extra of `pyproject.toml` that installs the module."""
 _HIDDEN = "..."

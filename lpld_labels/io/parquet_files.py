@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import io
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -65,6 +63,11 @@ def _file(table: pa.Table, **settings: Any) -> bytes:
     return sink.getvalue()
 
 
+def table_entry(path: str, role: FileRole, data: bytes) -> FileEntry:
+    """Return the manifest entry of a Parquet file in memory."""
+    return file_entry(path, role, len(data), bytes_digest(data), footer_of(lambda count: data[-count:]))
+
+
 def file_entry(path: str, role: FileRole, size: int, digest: str, footer: bytes) -> FileEntry:
     """Return the manifest entry of a new Parquet file. size: file size in bytes. digest: SHA-256 in hex."""
     return FileEntry(
@@ -78,13 +81,12 @@ def file_entry(path: str, role: FileRole, size: int, digest: str, footer: bytes)
     )
 
 
-def footer_of(path: Path) -> bytes:
-    """Return the footer of a Parquet file: metadata, length of the metadata, and magic number."""
-    with path.open("rb") as stream:
-        stream.seek(-_TAIL, os.SEEK_END)
-        length = int.from_bytes(stream.read(4), "little") + _TAIL
-        stream.seek(-length, os.SEEK_END)
-        return stream.read()
+def footer_of(tail: Callable[[int], bytes]) -> bytes:
+    """Return the footer of a Parquet file: metadata, length of the metadata, and magic number.
+
+    tail: returns the last n bytes of the file.
+    """
+    return tail(int.from_bytes(tail(_TAIL)[:4], "little") + _TAIL)
 
 
 def footer_metadata(footer: bytes) -> pq.FileMetaData:

@@ -75,7 +75,13 @@ class RemoteStore:
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
         """Return the content of a file, or its first `limit` bytes. Raises FileNotFoundError."""
-        return self._do(path, lambda client, place: bytes(client.system.cat_file(place, start=0, end=limit)))
+
+        def get(client: Client, place: str) -> bytes:
+            if self.scheme == "hf":  # Its client caches listings, and would not notice changed files.
+                client.system.invalidate_cache()
+            return bytes(client.system.cat_file(place, start=0, end=limit))
+
+        return self._do(path, get)
 
     def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
         def get(client: Client, place: str) -> pa.Buffer:
@@ -376,13 +382,13 @@ def _http_files(timeout: float) -> Any:
 
 
 def _open(address: str, scheme: str, timeout: float) -> Any:
-    extra = "s3" if scheme in _S3 else "http" if scheme in _HTTP else None
+    extra = "s3" if scheme in _S3 else "http" if scheme in _HTTP else "hub" if scheme == "hf" else None
     try:
         if extra == "http":
             return _http_files(timeout)
         import fsspec
 
-        if extra is None:
+        if extra != "s3":
             return fsspec.core.url_to_fs(address, skip_instance_cache=True)[0]
         # Retries are left to `lpld_labels.io.retry`; cached listings would hide new files.
         wait = {"connect_timeout": timeout, "read_timeout": timeout, "retries": {"total_max_attempts": 1}}

@@ -37,9 +37,11 @@ _TRANSIENT_NAMES = {
     "ProtocolError",
     "ResponseParserError",
     "TimeoutError",
+    "TransportError",
 }
 _UNREACHABLE_NAMES = {
     "ClientConnectorError",
+    "ConnectError",
     "ConnectionRefusedError",
     "EndpointConnectionError",
     "NewConnectionError",
@@ -119,6 +121,7 @@ def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of an error, or None."""
     found = [_answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")]
     found += [getattr(link, "status", None) for link in _chain(error)]
+    found += [getattr(getattr(link, "response", None), "status_code", None) for link in _chain(error)]
     return next((status for status in found if isinstance(status, int)), None)
 
 

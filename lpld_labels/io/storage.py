@@ -11,7 +11,7 @@ import stat
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lpld_labels.errors import PoolConflictError, PoolCorruptError, PoolWriteError
 
@@ -57,10 +57,13 @@ def write_durably(path: Path, *parts: bytes | memoryview) -> None:
 
 
 class DigestingFile(io.BufferedWriter):
-    """A file that is hashed while it is written, and flushed to disk on exit. size: bytes written so far."""
+    """A file that is hashed while it is written, and flushed to disk on exit. size: bytes written so far.
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(io.FileIO(path, "w"))
+    path: None for a file in memory, which is gone on exit.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        super().__init__(cast("io.RawIOBase", io.BytesIO()) if path is None else io.FileIO(path, "w+"))
         self._state = hashlib.sha256()
         self.size = 0
 
@@ -74,9 +77,15 @@ class DigestingFile(io.BufferedWriter):
         self.size += written
         return written
 
+    def tail(self, count: int) -> bytes:
+        """Return the last `count` bytes written so far."""
+        self.flush()
+        self.raw.seek(-count, os.SEEK_END)
+        return self.raw.read(count) or b""
+
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
-            if kind is None:
+            if kind is None and isinstance(self.raw, io.FileIO):
                 self.flush()
                 os.fsync(self.fileno())
         finally:

@@ -169,8 +169,9 @@ class Packed:
             (pool / PACKED_DIRECTORY).mkdir(exist_ok=True)
             with DigestingFile(temporary) as sink:
                 rows = self._fill(sink, first)
+                footer = footer_of(sink.tail)
             path = f"{PACKED_DIRECTORY}/{_name(self.images.table, range(first, first + rows))}"
-            entry = file_entry(path, "packed", sink.size, sink.digest, footer_of(temporary))
+            entry = file_entry(path, "packed", sink.size, sink.digest, footer)
             note = within / f"{_NOTE}{Path(path).stem}.json"
             write_atomically(note, to_json(asdict(entry)), within=within)
             move(temporary, pool / path)

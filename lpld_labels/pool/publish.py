@@ -32,7 +32,7 @@ from lpld_labels.format.manifest import (
     readable_text,
 )
 from lpld_labels.format.records import BatchKey
-from lpld_labels.io.parquet_files import file_entry, footer_of, image_file, index_file
+from lpld_labels.io.parquet_files import image_file, index_file, table_entry
 from lpld_labels.io.storage import TEMPORARY, fsync, refuse_links, write_atomically, write_errors
 from lpld_labels.pool.index import BatchIndex, count_runs
 from lpld_labels.pool.own_files import delete_unnamed, not_a_pool, require_own_files
@@ -49,54 +49,27 @@ def publish(
 ) -> Manifest:
     """Publish shards whose files were verified. overwrite: replace another pool at `plan.out`."""
     base = plan.base
-    header = _with_results(plan, records)
+    plan = replace(plan, header=_with_results(plan, records))
     records = [record for record in records if record.files]
+    others = [entry for entry in base.files if entry.role in ("images", "codec", "packed")] if base else []
     with write_errors(work.directory):
         work.pool.mkdir(exist_ok=True)
         _delete_unrecorded(work.pool, records)
-        index = _merged_index(work.out, base, records)
-        index_entry = _write_index(work, index)
-        if base is None:
-            tables = _write_tables(work, plan)
-        else:
-            tables = [*base.files_of("images"), *base.files_of("codec"), *base.files_of("packed")]
+        index = _merged_index(plan, records)
+        for old in work.pool.glob("batches-*.parquet"):
+            old.unlink()
+        tables = _tables(plan, index)
+        for entry, data in tables:
+            (work.pool / entry.path).parent.mkdir(exist_ok=True)
+            write_atomically(work.pool / entry.path, data, within=work.directory)
         if plan.packed is not None and not (base and base.files_of("packed")):
-            tables += plan.packed(work.pool, within=work.directory)
-    rows = index["rows"].to_numpy()
-    views = np.zeros(len(plan.images), np.int64)
-    if base is not None:
-        with PoolReader(work.out) as pool:
-            views += views_per_image(pool)
-    for record in records:
-        views += np.bincount(record.images, minlength=len(views))
-    manifest = Manifest(
-        header=header,
-        views=plan.views,
-        codec=CodecEntry(name=plan.codec.name, parameters=plan.codec.parameters()),
-        counts=Counts(
-            images=len(plan.images),
-            epochs=count_runs(index["epoch"].to_numpy()),
-            batches=index.num_rows,
-            incomplete_batches=int((rows < header.batch_size).sum()),
-            rows=int(rows.sum()),
-        ),
-        coverage=coverage_of(views, plan.images.classes),
-        components=_components(base, records, [index_entry, *tables]),
-        content_digest=pool_digest(
-            header,
-            codec=plan.codec.name,
-            identity=plan.codec.identity(),
-            images=plan.images.digest(),
-            batches=arrow.binaries(index["digest"]),
-        ),
-        files=(*_shard_files(base, records), index_entry, *tables),
-        created_by=f"lpld-labels {__version__}",
-    )
+            others += plan.packed(work.pool, within=work.directory)
+    manifest = _manifest(plan, records, index, [*(entry for entry, _ in tables), *others])
     text = readable_text(manifest, where=work.out)
     # Run the checks that opening the pool would run.
-    where, tables_of, kind = str(work.out), plan.codec.tables(), header.label_kind
+    where, tables_of, kind = str(work.out), plan.codec.tables(), plan.header.label_kind
     BatchIndex(index, manifest, where).check_label_rows(manifest, by_view=plan.codec.granularity == "view")
-    restore_codec(manifest.codec, tables_of, classes=header.classes, label_kind=kind, where=where)
+    restore_codec(manifest.codec, tables_of, classes=plan.header.classes, label_kind=kind, where=where)
     size = sum(entry.bytes for entry in manifest.files) + len(text)
     if plan.most_bytes is not None and size > plan.most_bytes:
         raise InvalidArgumentError(
@@ -112,6 +85,50 @@ def publish(
             _grow(work, manifest, text)
             work.delete()
     return manifest
+
+
+def draft_manifest(
+    plan: PoolPlan, records: Sequence[ShardRecord], packed: Sequence[FileEntry] = ()
+) -> Manifest:
+    """Return the manifest of a new pool, without writing anything. packed: its files of images."""
+    index = _merged_index(plan, records)
+    return _manifest(plan, records, index, [*(entry for entry, _ in _tables(plan, index)), *packed])
+
+
+def _manifest(
+    plan: PoolPlan, records: Sequence[ShardRecord], index: pa.Table, others: Sequence[FileEntry]
+) -> Manifest:
+    base, header = plan.base, plan.header
+    rows = index["rows"].to_numpy()
+    views = np.zeros(len(plan.images), np.int64)
+    if base is not None:
+        with PoolReader(plan.out) as pool:
+            views += views_per_image(pool)
+    for record in records:
+        views += np.bincount(record.images, minlength=len(views))
+    return Manifest(
+        header=header,
+        views=plan.views,
+        codec=CodecEntry(name=plan.codec.name, parameters=plan.codec.parameters()),
+        counts=Counts(
+            images=len(plan.images),
+            epochs=count_runs(index["epoch"].to_numpy()),
+            batches=index.num_rows,
+            incomplete_batches=int((rows < header.batch_size).sum()),
+            rows=int(rows.sum()),
+        ),
+        coverage=coverage_of(views, plan.images.classes),
+        components=_components(base, records, others),
+        content_digest=pool_digest(
+            header,
+            codec=plan.codec.name,
+            identity=plan.codec.identity(),
+            images=plan.images.digest(),
+            batches=arrow.binaries(index["digest"]),
+        ),
+        files=(*_shard_files(base, records), *others),
+        created_by=f"lpld-labels {__version__}",
+    )
 
 
 def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
@@ -181,8 +198,9 @@ def _shard_files(base: Manifest | None, records: Sequence[ShardRecord]) -> list[
     return sorted(files, key=lambda entry: (entry.role != "views", entry.path))
 
 
-def _merged_index(out: Path, base: Manifest | None, records: Sequence[ShardRecord]) -> pa.Table:
+def _merged_index(plan: PoolPlan, records: Sequence[ShardRecord]) -> pa.Table:
     """Return the index of old and new batches in key order. Shards are numbered by labels file paths."""
+    out, base = plan.out, plan.base
     paths = [entry.path for entry in _shard_files(base, records) if entry.role == "labels"]
     number = {path: np.int32(place) for place, path in enumerate(paths)}
     parts = [_renumbered(record.index, number[record.files[-1].path]) for record in records]
@@ -212,30 +230,21 @@ def _renumbered(index: pa.Table, shard: npt.NDArray[np.int32] | np.int32) -> pa.
     )
 
 
-def _write_index(work: Unfinished, index: pa.Table) -> FileEntry:
-    """Write the batch index under a new name, so that the old manifest still has the old index."""
+def _tables(plan: PoolPlan, index: pa.Table) -> list[tuple[FileEntry, bytes]]:
+    """Return the batch index, and for a new pool the image table and the codec's tables, with their entries.
+
+    The index has a new name, so that the old manifest still has the old index.
+    """
     data = index_file(index)
-    digest = bytes_digest(data)
-    path = f"batches-{digest[:8]}.parquet"
-    for old in work.pool.glob("batches-*.parquet"):
-        old.unlink()
-    write_atomically(work.pool / path, data, within=work.directory)
-    return file_entry(path, "batches", len(data), digest, footer_of(work.pool / path))
-
-
-def _write_tables(work: Unfinished, plan: PoolPlan) -> list[FileEntry]:
-    """Write images.parquet and the codec's tables."""
-    data = image_file(plan.images.to_table())
-    write_atomically(work.pool / schema.IMAGES_FILE, data, within=work.directory)
-    footer = footer_of(work.pool / schema.IMAGES_FILE)
-    entries = [file_entry(schema.IMAGES_FILE, "images", len(data), bytes_digest(data), footer)]
-    for name, table in sorted(plan.codec.tables().items()):
-        path = f"{schema.CODEC_DIRECTORY}/{name}"
-        (work.pool / schema.CODEC_DIRECTORY).mkdir(exist_ok=True)
-        write_atomically(work.pool / path, table, within=work.directory)
-        digest = bytes_digest(table)
-        entries.append(FileEntry(path=path, role="codec", bytes=len(table), rows=0, digest=digest))
-    return entries
+    files = [(table_entry(f"batches-{bytes_digest(data)[:8]}.parquet", "batches", data), data)]
+    if plan.base is None:
+        data = image_file(plan.images.to_table())
+        files.append((table_entry(schema.IMAGES_FILE, "images", data), data))
+        for name, table in sorted(plan.codec.tables().items()):
+            path, digest = f"{schema.CODEC_DIRECTORY}/{name}", bytes_digest(table)
+            entry = FileEntry(path=path, role="codec", bytes=len(table), rows=0, digest=digest)
+            files.append((entry, table))
+    return files
 
 
 def _components(

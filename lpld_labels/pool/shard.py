@@ -96,7 +96,7 @@ class ShardRecord:
 
     files: tuple[FileEntry, ...] = ()
     components: Mapping[schema.Component, int] = field(default_factory=dict)
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[Skipped, ...] = ()
     index: pa.Table = field(default_factory=schema.BATCH_SCHEMA.empty_table)
     images: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
@@ -158,23 +158,23 @@ def write_shard(
 ) -> None:
     """Write shard `number` durably into `directory` (OUT.partial); write its record last."""
     with write_errors(directory):
-        record = ShardRecord(skipped=tuple(skipped))
+        record = ShardRecord()
         if batches:
             ordered = sorted(batches, key=attrgetter("key"))
-            record = _write_files(directory / POOL, ordered, record, codec, classes, views)
+            record = write_files(directory / POOL, ordered, codec, classes, views)
         path = record_path(directory, number)
         path.parent.mkdir(exist_ok=True)
-        write_atomically(path, record.dump(), within=directory)
+        write_atomically(path, replace(record, skipped=tuple(skipped)).dump(), within=directory)
 
 
-def _write_files(
-    pool: Path,
+def write_files(
+    pool: Path | None,
     batches: Sequence[EncodedBatch],
-    record: ShardRecord,
     codec: Codec,
     classes: int,
     views: schema.Views,
 ) -> ShardRecord:
+    """Write the files of batches in key order. pool: `pool/` of OUT.partial; None to write them to memory."""
     first = batches[0].key
     content = bytes_digest(b"".join(batch.digest for batch in batches))
     name = f"{first.epoch:05d}-{first.batch:05d}-{content[:8]}.parquet"
@@ -182,7 +182,7 @@ def _write_files(
     components: Counter[schema.Component] = Counter()
 
     def add(role: FileRole, path: str, sink: DigestingFile, owners: Mapping[str, schema.Component]) -> bytes:
-        footer = parquet_files.footer_of(pool / path)
+        footer = parquet_files.footer_of(sink.tail)
         files.append(parquet_files.file_entry(path, role, sink.size, sink.digest, footer))
         chunks = parquet_files.column_chunks(footer)
         components.update(parquet_files.component_bytes(chunks, sink.size, owners))
@@ -192,16 +192,15 @@ def _write_files(
         path = f"{schema.VIEWS_DIRECTORY}/{name}"
         with _new_file(pool, path) as sink:
             write_views(sink, [batch.views for batch in batches])
-        add("views", path, sink, parquet_files.VIEW_OWNERS)
+            add("views", path, sink, parquet_files.VIEW_OWNERS)
     path = f"{schema.LABELS_DIRECTORY}/{name}"
     keys, payloads = [batch.key for batch in batches], [batch.payload for batch in batches]
     rows, sizes = [batch.views.rows for batch in batches], [batch.nbytes for batch in batches]
     with _new_file(pool, path) as sink:
         held = write_labels(sink, keys, payloads, rows, sizes, codec, classes)
-    footer = add("labels", path, sink, parquet_files.label_owners(codec.payload_columns(classes)))
+        footer = add("labels", path, sink, parquet_files.label_owners(codec.payload_columns(classes)))
     places = _payload_places(footer, held, keys=len(schema.LABEL_KEY_COLUMNS[codec.granularity]))
-    return replace(
-        record,
+    return ShardRecord(
         files=tuple(files),
         components=components,
         index=_index_rows(batches, places, drawn=views == "drawn"),
@@ -210,8 +209,12 @@ def _write_files(
 
 
 @contextlib.contextmanager
-def _new_file(pool: Path, path: str) -> Iterator[DigestingFile]:
+def _new_file(pool: Path | None, path: str) -> Iterator[DigestingFile]:
     """Yield a new file in `pool/` of OUT.partial; rename it to `path` when it is complete and durable."""
+    if pool is None:
+        with DigestingFile(None) as sink:
+            yield sink
+        return
     target = pool / path
     target.parent.mkdir(parents=True, exist_ok=True)
     with temporary_path(pool.parent) as temporary:

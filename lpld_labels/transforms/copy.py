@@ -18,6 +18,7 @@ from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.probe import PROBE, probes_of
 from lpld_labels.format.records import BatchKey
 from lpld_labels.io.addresses import Location, is_address
+from lpld_labels.io.hub import is_hub
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 from lpld_labels.pool.packing import Packed, PackedImages, carried
@@ -36,7 +37,7 @@ from lpld_labels.render.images import (
 from lpld_labels.transforms.batch_sources import CopiedBatches
 from lpld_labels.transforms.outputs import local_directory, pool_path, require_apart
 from lpld_labels.transforms.pipeline import require_output, run_plan
-from lpld_labels.transforms.remote_output import Copied, fetch_pool, send_pool, writes_pools
+from lpld_labels.transforms.remote_output import Copied, destination, fetch_pool, send_pool, writes_pools
 
 
 def copy_pool(
@@ -76,8 +77,10 @@ def copy_pool(
             size = sum(entry.bytes for entry in manifest.files)
             return Copied(manifest=manifest, files=len(manifest.files), sent=size, found=0)
         require_apart(out, readers[0].location)
-        if not is_address(out):
-            return fetch_pool(readers[0], pool_path(out), overwrite=overwrite, progress=progress)
+        # What is sent to the hub must be in a directory.
+        if not is_address(out) or (is_hub(os.fspath(out)) and is_address(locations[0])):
+            with destination(out, overwrite=overwrite) as path:
+                return fetch_pool(readers[0], pool_path(path), overwrite=overwrite, progress=progress)
         store = RemoteStore(os.fspath(out))
         return send_pool(readers[0].files, store, overwrite=overwrite, progress=progress)
 

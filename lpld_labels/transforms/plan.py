@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +250,7 @@ class _Planner:
     def _weighed(
         self, row: Callable[[PrunePlan | None], PlanRow], estimate: _Fitting | None
     ) -> _Fitting | None:
-        """Find what fits by writing pools, if they are small. Otherwise, return the estimate."""
+        """Find what fits by weighing pools, if they are small. Otherwise, return the estimate."""
         pool, settings, most, scales = self._pool, self._settings, self._everything.count, Scales(self._pool)
         if estimate is not None and estimate[0] is None and row(None).codec is None:
             return estimate  # A copy of the pool, whose size is known.
@@ -261,7 +260,7 @@ class _Planner:
 
         def weight(count: int | None) -> int:
             pruned = None if count is None else self._everything.resized(count)
-            return scales.weigh(partial(_pool_plan, pool, settings, row(pruned)))
+            return scales.weigh(_pool_plan(pool, settings, row(pruned), Path()))
 
         count, size = most_within(settings.budget, most, weight, start=kept)
         if count == most and (everything := weight(None)) <= settings.budget:

@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,7 +153,7 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
     if scales.suit(budget, fitting):
 
         def weight(count: int) -> int:
-            return scales.weigh(partial(_pool_plan, plan.resized(count)))
+            return scales.weigh(_pool_plan(plan.resized(count), Path()))
 
         fitting, size = most_within(budget, len(candidates), weight, start=fitting)
     if fitting == 0:

@@ -28,6 +28,7 @@ from lpld_labels.format.manifest import FileEntry, Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
 from lpld_labels.io.addresses import Location, is_address, local_path, normalize_url
 from lpld_labels.io.disk_cache import cache_folder
+from lpld_labels.io.hub import HubCommit, is_hub
 from lpld_labels.io.locks import locked_directory
 from lpld_labels.io.random_access import retry_corrupt
 from lpld_labels.io.remote import PreconditionError, RemoteStore
@@ -114,23 +115,41 @@ def send_pool(
     """Send a pool's files to an address. base: manifest that this pool extends and may replace."""
     text = files.manifest_text()
     manifest = Manifest.parse(text, where=files.at(MANIFEST_FILE))
+    # Order matters: the commit must not be based on a newer state than the manifest that is compared.
+    commit = HubCommit(store.address) if is_hub(store.address) else None
     there = manifest_at(store)
     if there == text:
         _send_card(files, store)
         return _nothing(manifest)
-    if there is not None and there != base:
-        if not overwrite:
-            raise PoolConflictError("another pool is already here", where=store.shown, hint=OVERWRITE_HINT)
+    if there not in (None, base) and not overwrite:
+        raise PoolConflictError("another pool is already here", where=store.shown, hint=OVERWRITE_HINT)
+    if commit is not None:
+        return _send_commit(files, manifest, store, commit)
+    if overwrite and (there is None or there != base):
         _clear(store)
         there = None
-    elif overwrite and there is None:
-        _clear(store)
     upload = Upload(store, there)
     copied = _copy_files(store.shown, manifest, lambda entry: upload.put(files, entry), progress)
     upload.publish(text, {entry.path for entry in manifest.files})
     # Send the card after the manifest, so that of two writers only the winner sends it.
     _send_card(files, store)
     return copied
+
+
+def _send_commit(files: PoolFiles, manifest: Manifest, store: RemoteStore, commit: HubCommit) -> Copied:
+    """Send a local pool and its card to the hub, in place of another pool that is there."""
+    sent: dict[str, Path | bytes] = {}
+    for entry in manifest.files:
+        for _ in verified(entry, files.chunks(entry), files.at(entry.path)):
+            pass
+        sent[entry.path] = Path(files.at(entry.path))
+    sent[MANIFEST_FILE] = files.manifest_text()
+    card, paths = files.card(), sorted(store.sizes())
+    if card is not None and (README_FILE not in paths or is_our_card(store.read(README_FILE))):
+        sent[README_FILE] = card
+    commit.send(sent, sorted(own_paths(paths) - sent.keys()))
+    size = sum(entry.bytes for entry in manifest.files)
+    return Copied(manifest=manifest, files=len(manifest.files), sent=size, found=0)
 
 
 def manifest_at(store: RemoteStore) -> bytes | None:

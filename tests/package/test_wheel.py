@@ -13,10 +13,12 @@ import tarfile
 import venv
 import zipfile
 from dataclasses import dataclass
+from email import message_from_bytes
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -144,6 +146,26 @@ def test_the_version_is_one(wheel: Path, installed: Installed, project: Path) ->
     assert installed.labels("--version") == f"lpld-labels {version}\n"
     assert f"## [{version}]" in (project / "CHANGELOG.md").read_text()
     assert f"\nversion: {version}\n" in (project / "CITATION.cff").read_text()
+
+
+@pytest.mark.parametrize(("tag", "code"), [("v{version}", 0), ("{version}", 0), ("v0.0.1", 1)])
+def test_a_release_is_of_the_tagged_version(dist: Path, project: Path, tag: str, code: int) -> None:
+    build = yaml.safe_load((project / ".github/workflows/release.yml").read_text())["jobs"]["build"]
+    (line,) = [step["run"] for step in build["steps"] if step.get("name") == "The tag is the version"]
+    named = {"GITHUB_REF_NAME": tag.format(version=lpld_labels.__version__)}
+    assert subprocess.run(["bash", "-c", line], cwd=dist.parent, env=named, check=False).returncode == code
+
+
+def test_the_index_is_told_what_it_shows(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = message_from_bytes(archive.read(name))
+        assert name.replace("METADATA", "licenses/LICENSE") in archive.namelist()
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert str(metadata.get_payload()).startswith("# lpld-labels")
+    for field in ("Summary", "Keywords", "Classifier", "Project-URL", "Requires-Python"):
+        assert metadata[field], field
 
 
 def test_pools_are_made_and_read_without_torch(project: Path, installed: Installed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import pairwise
@@ -21,7 +22,7 @@ from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.prune import plan_prune, prune_pool, write_pruned
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
-from tests.factories import assert_same_views, make_batch, make_header, write_pool
+from tests.factories import assert_same_views, make_batch, make_batches, make_header, tree, write_pool
 
 EPOCHS, PER_EPOCH = 12, 6
 COMPLETE = EPOCHS * (PER_EPOCH - 1)
@@ -145,6 +146,16 @@ def test_random_budgets_are_met_and_leave_less_than_a_batch(tmp_path: Path) -> N
     assert outcomes["met"] > 10
     assert outcomes["too small"] > 0
     assert outcomes["wrong"] == 0
+
+
+def test_weighing_writes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with write_pool(tmp_path / "pool", make_batches(3, 4)) as parent:
+        before = tree(tmp_path)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+        monkeypatch.chdir(tmp_path)
+        plan = plan_prune(parent, PruneSettings(budget=pool_bytes(parent.manifest) // 2))
+        assert plan.size
+        assert tree(tmp_path) == before
 
 
 def random_budget(folder: Path, seed: int) -> str:
