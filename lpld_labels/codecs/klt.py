@@ -160,8 +160,6 @@ class KltCodec(Codec):
     def _bands(self) -> tuple[str, ...]:
         return tuple(f"band_{number}" for number in range(len(self.edges) - 1))
 
-    # Encoding
-
     def encode(self, labels: LabelArray) -> EncodedLabels:
         numbers = self.numbers(labels)
         blobs = dict(zip(self._bands, pack_bands(numbers.integers, self.edges), strict=True))
@@ -251,8 +249,6 @@ class KltCodec(Codec):
     @cached_property
     def _columns(self) -> Doubles:
         return np.ascontiguousarray(self.basis.T, np.float64)
-
-    # Decoding
 
     def decode(
         self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
@@ -346,9 +342,6 @@ def _largest_classes(labels: LabelArray, k: int) -> IntArray:
     if k == 1:
         return np.asarray(labels.argmax(axis=1)[:, None], np.int32)
     return members(largest(labels, k), k)
-
-
-# Tables
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

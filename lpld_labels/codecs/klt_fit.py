@@ -253,9 +253,6 @@ def _entropy(integers: FloatArray) -> FloatArray:
     return np.asarray(-(share * np.log2(np.where(share > 0, share, 1))).sum(axis=1), np.float32)
 
 
-# Directions
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Spectrum:
     """Mean and principal directions of some labels.

@@ -117,8 +117,6 @@ class TopKCodec(Codec):
             for name in ("gaps", "values", *grid, "tail", "order")
         )
 
-    # Encoding
-
     def encode(self, labels: LabelArray) -> EncodedLabels:
         classes = labels.shape[1]
         self._check_k(classes)
@@ -207,8 +205,6 @@ class TopKCodec(Codec):
         moved = (np.take_along_axis(rank, place, axis=1) - np.arange(self.k)) % (1 << 8 * dtype.itemsize)
         order = pa.array([pack_planes(moved.astype(dtype))], pa.binary())
         return EncodedLabels(payload={**encoded.payload, "order": order}, canonical=encoded.canonical)
-
-    # Decoding
 
     def decode(
         self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32

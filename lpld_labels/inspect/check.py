@@ -160,8 +160,6 @@ class _Check:
             for message in messages:
                 self._problems.append(Problem(file=file, message=message))
 
-    # Files
-
     def _check_bytes(self, entry: FileEntry) -> None:
         try:
             for _ in verified(entry, self._files.chunks(entry), self._files.at(entry.path)):
@@ -210,8 +208,6 @@ class _Check:
                 opened.images  # noqa: B018  # Reading the table checks it.
                 pool = opened
         return pool
-
-    # Contents
 
     def _check_shards(self, pool: PoolReader | None) -> None:
         """Check the bytes of all shards; if the pool is open, also contents and the manifest's totals."""
@@ -382,9 +378,6 @@ def _manifest_problems(
     for name, (stated, got) in facts.items():
         if stated != got:
             yield f"field '{name}' is wrong (expected {stated}, got {got})"
-
-
-# Untrusted pools
 
 
 def _manifest_oddities(files: PoolFiles, manifest: Manifest) -> Iterator[str]:

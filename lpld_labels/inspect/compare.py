@@ -104,9 +104,6 @@ def pool_names(locations: Sequence[str]) -> list[str]:
     return [f"{name} ({number})" for number, name in enumerate(locations, 1)]
 
 
-# Relations
-
-
 def _relations(pools: Mapping[str, PoolReader]) -> Iterator[Relation]:
     """Yield the relation of each pair of pools; `first` is the parent if the other was made from it."""
     batches = {
@@ -154,9 +151,6 @@ def _step(step: LineageStep) -> str:
         before = known.get("codec_before", "another codec")
         return f"encoded from {before} to {known['codec']}" if "codec" in known else "views changed"
     return step.operation
-
-
-# Fidelity
 
 
 def _fidelity(pool: PoolReader, pools: Mapping[str, PoolReader]) -> tuple[str | None, Fidelity | None]:

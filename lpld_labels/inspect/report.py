@@ -112,9 +112,6 @@ def _steps(summary: PoolSummary) -> list[dict[str, Any]]:
     ]
 
 
-# Charts
-
-
 def _size_charts(summary: PoolSummary) -> list[Chart]:
     """Return charts of total bytes and of bytes by component, next to the authors' layout (pickles)."""
     total, original, counts = summary.total_bytes, summary.pickle_bytes, summary.manifest.counts
@@ -198,9 +195,6 @@ def _whole_numbers(
     counts, _ = np.histogram(values, edges, weights=weights)
     heights = counts.astype(int).tolist()
     return histogram(title, says, edges.tolist(), heights, unit=unit, counted=counted, whole=True)
-
-
-# Views
 
 
 def _cards(
@@ -319,9 +313,6 @@ def _line(views: ViewBatch, slot: int, bits: float) -> str:
     if not np.isnan(bits):
         words.append(f"entropy {bits:.2f} bits")
     return "; ".join(words)
-
-
-# Warnings: one sentence each
 
 
 def _warnings(facts: PoolFacts, sample: Sample) -> list[str]:

@@ -169,8 +169,6 @@ HEADER_FILE = "lpld-labels.json"
 """Header of an exported pool. Layouts without `ids_file` lack it: their trainers count all files."""
 SIDE_FILES = frozenset({HEADER_FILE, *(layout.ids_file for layout in LAYOUTS.values() if layout.ids_file)})
 
-# Folders on disk
-
 _IMAGE_SUFFIX = ".tar"
 _ZIP = b"PK\x03\x04"
 _FIRST_MEMBER = b"/data.pkl"

@@ -332,8 +332,6 @@ _NAMES: Mapping[str, Any] = {
 }
 
 
-# Writing
-
 ALIGNMENT = 64
 """torch aligns tensors so that files can be memory-mapped."""
 _DATE = (1980, 1, 1, 0, 0, 0)

@@ -133,9 +133,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             raise ValueError("integer is too long")
 
 
-# All pages of a file
-
-
 class Chunk(NamedTuple):
     """The pages of a column in a row group. bytes, plain: stored and decompressed size in bytes."""
 

@@ -71,8 +71,6 @@ class RemoteStore:
         """Return the address of a file, without secrets, for messages."""
         return f"{self.shown.partition('?')[0]}/{path}" if path else self.shown
 
-    # Reading
-
     def read(self, path: str, *, limit: int | None = None) -> bytes:
         """Return the content of a file, or its first `limit` bytes. Raises FileNotFoundError."""
         return self._do(path, lambda client, place: bytes(client.system.cat_file(place, start=0, end=limit)))
@@ -119,8 +117,6 @@ class RemoteStore:
             return self._do("", find)
         except FileNotFoundError:
             return {}
-
-    # Writing
 
     def put(
         self, path: str, data: bytes, *, digest: str | None = None, condition: Mapping[str, str] | None = None
@@ -294,9 +290,6 @@ def _parts(pieces: Iterable[bytes | pa.Buffer], size: int) -> Iterator[bytes]:
             held, count = [], 0
     if held:
         yield b"".join(map(memoryview, held))
-
-
-# Clients
 
 
 class Client:
