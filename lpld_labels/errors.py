@@ -31,6 +31,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from functools import partial
 
 EXTRAS = {
     "torch": "torch",
@@ -77,15 +78,13 @@ class LabelPoolError(Exception):
         self.hint = without_secrets(hint)
         super().__init__(_one_line(self.where, self.problem, self.expected, self.got, self.hint))
 
+    def parts(self) -> dict[str, str]:
+        """Return the parts of the message as arguments for another error."""
+        return {name: getattr(self, name) for name in ("problem", "where", "expected", "got", "hint")}
+
     def __reduce__(self) -> tuple[object, ...]:
         """Keep all parts of the message when a worker process sends the error."""
-        return (_rebuild, (type(self), self.problem, self.where, self.expected, self.got, self.hint))
-
-
-def _rebuild(
-    kind: type[LabelPoolError], problem: str, where: str, expected: str, got: str, hint: str
-) -> LabelPoolError:
-    return kind(problem, where=where, expected=expected, got=got, hint=hint)
+        return partial(type(self), **self.parts()), ()
 
 
 class InvalidBatchError(LabelPoolError):

@@ -182,9 +182,7 @@ class JobProgress:
         if not isinstance(error, LabelPoolError) or worker not in self.running:
             return error
         problem = f"{error.problem}, in {self._job.name(self.running[worker].task)}"
-        return type(error)(
-            problem, where=error.where, expected=error.expected, got=error.got, hint=error.hint
-        )
+        return type(error)(**{**error.parts(), "problem": problem})
 
     def died(self, problem: str, worker: int) -> Exception:
         hint = "finished work is kept; run the same command again, with fewer --jobs if memory ran out"

@@ -384,13 +384,9 @@ def _blame_writer() -> Iterator[None]:
     try:
         yield
     except ManifestError as error:
-        raise InvalidArgumentError(
-            f"no reader would accept this pool: {error.problem}",
-            where=error.where,
-            expected=error.expected,
-            got=error.got,
-            hint="nothing was published",
-        ) from None
+        problem = f"no reader would accept this pool: {error.problem}"
+        parts = {**error.parts(), "problem": problem, "hint": "nothing was published"}
+        raise InvalidArgumentError(**parts) from None
 
 
 def ensemble_rule(words: str | None) -> EnsembleRule | None:

@@ -259,6 +259,4 @@ class PoolReader(Shown):
 
 
 def _corrupt(error: LabelPoolError, where: str) -> PoolCorruptError:
-    return PoolCorruptError(
-        error.problem, where=where, expected=error.expected, got=error.got, hint="restore this file"
-    )
+    return PoolCorruptError(**{**error.parts(), "where": where, "hint": "restore this file"})

@@ -20,8 +20,8 @@ from isal import isal_zlib
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError, PoolWriteError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.io.storage import write_errors
+from lpld_labels.pool.packing import ImageSource
 from lpld_labels.render.decode import decode_image
-from lpld_labels.render.images import ImageSource
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -20,19 +20,11 @@ from lpld_labels.format.records import BatchKey
 from lpld_labels.io.addresses import Location, is_address
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
-from lpld_labels.pool.packing import Packed, PackedImages, carried
+from lpld_labels.pool.packing import ImageSource, Packed, PackedImages, carried
 from lpld_labels.pool.plan import PoolPlan, cut_by_size, pool_identity, require_alike
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.unfinished import Unfinished, differences, finish, unfinished
-from lpld_labels.render.images import (
-    AHEAD,
-    THREADS,
-    FolderImages,
-    ImageSource,
-    check_images,
-    find_images,
-    map_ahead,
-)
+from lpld_labels.render.images import AHEAD, THREADS, FolderImages, check_images, find_images, map_ahead
 from lpld_labels.transforms.batch_sources import CopiedBatches
 from lpld_labels.transforms.outputs import local_directory, pool_path, require_apart
 from lpld_labels.transforms.pipeline import require_output, run_plan

@@ -340,8 +340,9 @@ def _naming_address(store: RemoteStore, path: Path) -> Iterator[None]:
     try:
         yield
     except LabelPoolError as error:
-        facts: dict[str, Any] = {
-            name: getattr(error, name).replace(str(path), store.shown).replace(str(path.parent), store.shown)
-            for name in ("where", "expected", "got", "hint")
+        parts = {
+            name: text.replace(str(path), store.shown).replace(str(path.parent), store.shown)
+            for name, text in error.parts().items()
+            if name != "problem"
         }
-        raise type(error)(error.problem, **facts) from None
+        raise type(error)(error.problem, **parts) from None
