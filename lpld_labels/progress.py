@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from lpld_labels.exec.job import TaskCounts
 
 SECONDS_WITHOUT_TOTAL = 1.0
-SECONDS_BETWEEN_DRAWINGS = 0.2
-"""Shortest time between redraws in a notebook."""
+SECONDS_BETWEEN_DRAWINGS = 0.2  # In a notebook.
 
 
 class Progress:

@@ -25,8 +25,7 @@ from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
 
 Layout = Literal["compact", "plain"]
-_BIAS = np.float32(2.0**112)
-"""2^(127 - 15), because exponents have bias 127 in float32 and bias 15 in float16."""
+_BIAS = np.float32(2.0**112)  # Exponents have bias 127 in float32 and 15 in float16.
 _BLOCK = 24_000
 
 

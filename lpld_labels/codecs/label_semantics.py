@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 FloatArray = npt.NDArray[np.float32]
-Labels = TypeVar("Labels", FloatArray, "torch.Tensor")
-"""Labels of one batch: float32 [B, C]."""
+Labels = TypeVar("Labels", FloatArray, "torch.Tensor")  # float32 [B, C]
 
 SMALLEST = 2.0**-24  # The smallest float16 above 0.
 

@@ -51,8 +51,7 @@ class LocalExecutor(Executor):
         return state.facts
 
 
-ONE_PROCESS = LocalExecutor()
-"""Runs tasks in the caller's own process."""
+ONE_PROCESS = LocalExecutor()  # Runs tasks in the caller's own process.
 
 
 def _run_here(job: Job[Any], state: JobProgress) -> list[Any]:

@@ -31,12 +31,9 @@ _NAMED = 3
 _SUM_TOLERANCE = 0.02
 _ENOUGH_ROWS = 100
 _VIEWS = 96
-_EXTREMES = 12
-"""Number of most confident labels shown, and of least confident labels."""
-_PICTURE_BYTES = 3_600_000
-"""Limit on the total size of all pictures in base64. The page is limited to 5 MB."""
-_STORE_BYTES = 64 * 1024 * 1024
-"""A small cache suffices: most images are shown only once."""
+_EXTREMES = 12  # Most confident labels shown, and as many of the least confident.
+_PICTURE_BYTES = 3_600_000  # In base64, of all pictures. The page is limited to 5 MB.
+_STORE_BYTES = 64 * 1024 * 1024  # Small, because most images are shown only once.
 _SOURCE_SIDE = 192
 _QUALITY, _SOURCE_QUALITY = 92, 80
 _SEED = 19

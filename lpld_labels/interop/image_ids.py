@@ -28,8 +28,7 @@ from lpld_labels.io.random_access import read_regular
 Era = Literal["old", "new"]
 ERAS: Mapping[Era, str] = {"new": "PyTorch >= 1.11", "old": "PyTorch < 1.11"}
 
-MAX_IMAGES = (2**32 - 1) // 20
-"""Limit on the number of images: above it, PyTorch draws 64 bits per step."""
+MAX_IMAGES = (2**32 - 1) // 20  # PyTorch draws 64 bits per step for more images.
 
 
 class SampledOrders:

@@ -327,11 +327,9 @@ def check_image_count(request: Request, seen: int, batch_size: int, *, where: Pa
 # Infer the order of image ids from the labels: in the right order, rows of epochs 0 and 1 that belong to the
 # same image correlate; in a wrong order, they do not.
 
-_WANTED_PAIRS = 400
-"""Enough to tell a correlation of 0.05 from zero."""
+_WANTED_PAIRS = 400  # Enough to tell a correlation of 0.05 from zero.
 _ENOUGH_PAIRS = 16
-_CERTAIN = 5.0
-"""A correlation this many standard errors above zero is not chance."""
+_CERTAIN = 5.0  # A correlation this many standard errors above zero is not chance.
 
 
 class _Agreement(NamedTuple):

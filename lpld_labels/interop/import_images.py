@@ -45,8 +45,7 @@ from lpld_labels.pool.shard import EncodedBatch, Skipped
 LabelType = Literal["hard", "smoothing", "marginal"]
 _FLOATS = (np.float16, np.float32)
 _SAMPLED = 9
-MAX_HALF_CLASSES = 2048
-"""Above this, half precision cannot represent every integer."""
+MAX_HALF_CLASSES = 2048  # Half precision represents every integer up to this one.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

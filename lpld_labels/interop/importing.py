@@ -34,8 +34,7 @@ from lpld_labels.transforms.pipeline import finished_before, require_output, run
 from lpld_labels.transforms.remote_output import writes_pools
 
 AUTO = "auto"
-_COMPARED = 64
-"""Approximate number of finished batches or image groups whose labels a resumed import compares again."""
+_COMPARED = 64  # Finished batches or image groups that a resumed import compares again.
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

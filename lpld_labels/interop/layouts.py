@@ -172,8 +172,7 @@ SIDE_FILES = frozenset({HEADER_FILE, *(layout.ids_file for layout in LAYOUTS.val
 _IMAGE_SUFFIX = ".tar"
 _ZIP = b"PK\x03\x04"
 _FIRST_MEMBER = b"/data.pkl"
-_FIRST_BYTES = 512
-"""Enough for the zip header and the name of the first member."""
+_FIRST_BYTES = 512  # Enough for the zip header and the name of the first member.
 
 
 def _pattern(template: str) -> re.Pattern[str]:

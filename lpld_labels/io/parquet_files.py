@@ -21,8 +21,7 @@ from lpld_labels.format.schema import COMPONENTS, VIEW_COLUMNS, Column, Componen
 VIEW_OWNERS: Mapping[str, Component] = {column.name: column.component for column in VIEW_COLUMNS}
 _ONE_PAGE = 1 << 30
 _MAGIC = b"PAR1"
-_TAIL = 8
-"""Number of bytes after the metadata in a footer: the length of the metadata and the magic number."""
+_TAIL = 8  # Bytes after the metadata: its length and the magic number.
 
 
 @cache

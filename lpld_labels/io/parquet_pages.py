@@ -25,11 +25,9 @@ _ENCODINGS = {
 _FIRST_BYTE = 4
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _STRING_LENGTH = 4
-_USUAL_BYTES = 64
-"""Number of bytes to parse at first; nearly all headers are shorter."""
+_USUAL_BYTES = 64  # Parsed at first; nearly all headers are shorter.
 _INTEGERS = (5, 6, 4)
-_MAX_FIELD = 16 * 16 * 16
-"""Limit on field keys. Structs nest three deep: page header, data page header, statistics."""
+_MAX_FIELD = 16 * 16 * 16  # Structs nest three deep: page header, data page header, statistics.
 _RESTORE = "restore this file"
 
 

@@ -29,15 +29,12 @@ from lpld_labels.io.retry import REQUESTS_AT_ONCE
 
 T = TypeVar("T")
 
-BLOCK_BYTES = 1024 * 1024
-"""Size of a block on disk in bytes. Small blocks arrive in the order in which they are needed."""
+BLOCK_BYTES = 1024 * 1024  # On disk. Small blocks arrive in the order in which they are needed.
 _MOST_OPEN_BLOCKS = 4096
-_MOST_OPEN_OF_MANY = 512
-"""Limit on open blocks if the pool exceeds the cache: an evicted block uses disk space until it is closed."""
+_MOST_OPEN_OF_MANY = 512  # If the pool exceeds the cache: open blocks use disk space after eviction.
 _REQUEST_BYTES = 4 * 1024 * 1024
 _WINDOW_BYTES = 64 * 1024 * 1024
-_GAP = 16 * 1024
-"""Largest gap in bytes between two joined ranges. Fetching the gap costs less than another request."""
+_GAP = 16 * 1024  # Bytes between two joined ranges. Fetching them costs less than another request.
 
 
 class Range(NamedTuple):

@@ -20,8 +20,7 @@ from lpld_labels.errors import PoolCorruptError
 T = TypeVar("T")
 _RESTORE = "restore this file"
 _ATTEMPTS = 3
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-"""O_NONBLOCK: do not block if a pipe has replaced the file since it was checked."""
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # Do not block on pipes.
 
 
 def open_regular(path: str | Path) -> tuple[int, int]:

@@ -32,21 +32,16 @@ from lpld_labels.io.retry import (
 
 T = TypeVar("T")
 
-PIECE_BYTES = 8 * 1024 * 1024
-"""Size of the pieces in which a file is streamed."""
+PIECE_BYTES = 8 * 1024 * 1024  # Files are streamed in pieces of this size.
 _PIECES_AHEAD = 4
 PART_BYTES = 16 * 1024 * 1024
-_MOST_PARTS = 9000
-"""Limit on the parts of an upload; S3 allows 10,000."""
-DIGEST = "sha256"
-"""Key of a file's SHA-256 in its S3 metadata."""
+_MOST_PARTS = 9000  # Of an upload. S3 allows 10,000.
+DIGEST = "sha256"  # Key of a file's SHA-256 in its S3 metadata.
 _S3, _HTTP = ("s3", "s3a"), ("http", "https")
 _ENVIRONMENT = ("AWS_", "FSSPEC_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _SIGNED_SECONDS = 3600
-_SIGNED_USE = 600
-"""Seconds for which a signed URL is reused. The credentials that signed it may expire before the URL."""
-_REFUSALS = 3
-"""Stop using signed URLs after this many refusals in a row."""
+_SIGNED_USE = 600  # Credentials may expire before the URL that they signed.
+_REFUSALS = 3  # In a row; then signed URLs are no longer used.
 
 
 class PreconditionError(StoreError):

@@ -16,8 +16,7 @@ from lpld_labels.format.manifest import FileEntry, Manifest
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import MANIFEST_FILE
 
-_FIRST_BYTE = 4
-"""Offset at which data may begin in a Parquet file: after its magic number."""
+_FIRST_BYTE = 4  # Data of a Parquet file begin after its magic number.
 _INT32 = 2**31 - 1
 _RESTORE = "restore pool.json and the index from the same copy"
 

@@ -27,8 +27,7 @@ from lpld_labels.io.random_access import ByteSource, retry_corrupt
 from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex, Group
 
-_LENGTH = 4
-"""Size in bytes of the length prefix of a binary value or of a run of levels."""
+_LENGTH = 4  # Bytes of the length prefix of a binary value or of a run of levels.
 
 
 class LabelLayout:

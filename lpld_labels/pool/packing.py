@@ -34,14 +34,10 @@ from lpld_labels.pool.pool_files import copy_file, is_intact, temporary_path
 from lpld_labels.pool.reader import PoolReader
 
 OPEN_FILES = 64
-CACHE_BYTES = 8 * 1024 * 1024
-"""Memory for cached row groups. Neighbours in the image table are often read together."""
-GROUP_BYTES = 256 * 1024
-"""A row group ends with the image that reaches this size. Reading one image reads a whole row group."""
-FILE_BYTES = 256 * 1024 * 1024
-"""A packed file ends with the row group that reaches this size."""
-_NOTE = f"{TEMPORARY}packed-"
-"""Prefix of the names of notes in OUT.partial."""
+CACHE_BYTES = 8 * 1024 * 1024  # Of row groups. Neighbours in the image table are often read together.
+GROUP_BYTES = 256 * 1024  # A row group ends with the image that reaches this size.
+FILE_BYTES = 256 * 1024 * 1024  # A packed file ends with the row group that reaches this size.
+_NOTE = f"{TEMPORARY}packed-"  # Prefix of the names of notes in OUT.partial.
 
 
 class ImageSource(Protocol):

@@ -42,8 +42,7 @@ from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.label_pages import LabelLayout
 
 _CHUNK = 1 << 22
-_MOST = MAX_JSON_BYTES + 1
-"""Maximum bytes to read of a manifest or card: one more than allowed, so that larger files are refused."""
+_MOST = MAX_JSON_BYTES + 1  # Bytes read of a manifest or card. Larger files are refused.
 
 
 class PoolFiles:

@@ -21,12 +21,9 @@ _PRUNE_STEP = 800
 # Upper limit on the bytes of the schemas and footers in a shard: one views file and one labels file.
 _SHARD_FILES = 7000
 
-_MARGIN = 1.005
-"""Safety factor for sizes that are estimated in proportion to batches or rows."""
-_INTERPOLATIONS = 8
-"""Number of interpolation steps in a search before it bisects."""
-_SPREADS = 3.0
-"""Distance of an upper limit from its estimate, in standard deviations."""
+_MARGIN = 1.005  # Safety factor for sizes estimated in proportion to batches or rows.
+_INTERPOLATIONS = 8  # Steps of a search before it bisects.
+_SPREADS = 3.0  # From an estimate to its upper limit, in standard deviations.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from lpld_labels.pool.reader import PoolReader
 
 _UNKNOWN = -1
-_RECORD_BYTES = 2048
-"""Approximate bytes of memory per batch, besides the values of its arrays."""
+_RECORD_BYTES = 2048  # Approximate memory per batch, besides its arrays.
 
 
 class _Block:

@@ -35,8 +35,7 @@ from lpld_labels.transforms.sample import LabelSample
 from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY, PlanSettings, PruneSettings
 
 FIDELITIES = (0.99, 0.97, 0.95, 0.90, 0.80)
-MEASURED_SLACK = 0.001
-"""Tolerance of measured fidelities: a codec fitted to 0.97 may measure 0.9695 on other rows."""
+MEASURED_SLACK = 0.001  # A codec fitted to 0.97 may measure 0.9695 on other rows.
 ROUNDS = 2
 """Number of fits per codec. The basis depends on the number of rows, and how many rows fit on the basis."""
 _Fitting = tuple[PrunePlan | None, int]

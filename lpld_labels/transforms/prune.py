@@ -49,14 +49,12 @@ from lpld_labels.transforms.pipeline import finished_before, require_output, run
 from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.settings import PruneSettings, require_ratio
 
-Places = npt.NDArray[np.int64]
-"""int64 [k], places in the batch index."""
+Places = npt.NDArray[np.int64]  # [k], places in the batch index.
 Scores = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.integer]
 
-_WHOLE_EPOCH = MAX_INDEX + 1
-"""Replaces the batch number where whole epochs are ranked; no batch has this number."""
+_WHOLE_EPOCH = MAX_INDEX + 1  # Batch number for ranking whole epochs; no batch has it.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
