@@ -155,11 +155,9 @@ class KltFitter:
 
     @property
     def _scale(self) -> float:
-        """Largest spread of any coefficient; 1 if all labels are equal."""
         return max(self._shift, float(self._spectrum.spreads.max(initial=0))) or 1.0
 
     def _grain(self, step: float) -> FloatArray:
-        """Return the quantisation step of each direction's entries: float32 [K]."""
         directions, spreads = self._spectrum.directions, self._spectrum.spreads
         classes = directions.shape[1]
         grain: FloatArray = step / (spreads * math.sqrt(self.rows))

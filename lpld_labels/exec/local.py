@@ -120,7 +120,6 @@ class _Processes:
             raise self._death(connection) from None
 
     def _release(self, connection: Connection) -> None:
-        """Close a connection, which ends its process."""
         del self.connected[connection]
         connection.close()
 

@@ -287,7 +287,6 @@ class _WorkerGroup:
             self._news[seat.actor.reached.options(concurrency_group="control").remote()] = seat
 
     def stop(self) -> None:
-        """Stop all workers and wait until they have saved their finished work."""
         busy = [ref for ref, seat in self._awaited.items() if seat.number in self._state.running]
         for reference in busy:
             self._awaited[reference].actor.stop.options(concurrency_group="control").remote()

@@ -123,7 +123,6 @@ _order_of_many = lru_cache(maxsize=4)(_shuffled)
 
 
 def _epoch_order(seed: int, epoch: int, n_images: int) -> IntArray:
-    """Return the permutation of the images for an epoch: int32 [N], read-only."""
     return (_order_of_few if n_images <= _FEW_IMAGES else _order_of_many)(seed, epoch, n_images)
 
 

@@ -109,7 +109,6 @@ class _Check:
         self._components: dict[schema.Component, int] = dict.fromkeys(schema.COMPONENTS, 0)
 
     def run(self, *, strict: bool) -> CheckReport:
-        """Check for symlinks out of the pool, then the files needed to open it, then each shard."""
         manifest = self._manifest
         with self._blame(schema.MANIFEST_FILE):
             if not is_address(self._location):
@@ -173,7 +172,6 @@ class _Check:
                 self._record(name, ["a symbolic link, not a file"])
 
     def _opened(self, stack: contextlib.ExitStack) -> PoolReader | None:
-        """Check the tables and return the open pool; None if a table is damaged."""
         manifest = self._manifest
         for entry in manifest.files:
             if entry.role not in _WITH_CONTENTS:
@@ -195,7 +193,6 @@ class _Check:
         return pool
 
     def _check_shards(self, pool: PoolReader | None) -> None:
-        """Check the bytes of all shards; if the pool is open, also contents and the manifest's totals."""
         counted = np.zeros(0 if pool is None else len(pool.images), np.int64)
         views = dict(enumerate(self._manifest.files_of("views")))
         for shard, labels in enumerate(self._manifest.files_of("labels")):

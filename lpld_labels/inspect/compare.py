@@ -172,7 +172,6 @@ def _fidelity(pool: PoolReader, pools: Mapping[str, PoolReader]) -> tuple[str | 
 
 
 def _same_views(one: PoolReader, other: PoolReader, key: BatchKey) -> bool:
-    """Whether a batch shows the same crops of the same images in both pools."""
     views, others = one.read_views(key), other.read_views(key)
     names = ("images", "crops", "flips")
     return all(np.array_equal(getattr(views, name), getattr(others, name)) for name in names)

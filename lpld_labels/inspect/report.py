@@ -100,7 +100,6 @@ def report_page(report: Report) -> bytes:
 
 
 def _steps(summary: PoolSummary) -> list[dict[str, Any]]:
-    """Return each step of the lineage: operation, digest of the pool it made, settings and results."""
     lineage = summary.manifest.header.lineage
     digests = [step.parent_digest or "" for step in lineage[1:]] + [summary.manifest.content_digest]
     return [

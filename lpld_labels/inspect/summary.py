@@ -49,7 +49,6 @@ class PoolSummary(Result):
 
     @property
     def fp16_bytes(self) -> int:
-        """Size in bytes that all labels would have in plain fp16."""
         return self.manifest.counts.rows * self.manifest.header.classes * 2
 
     @property

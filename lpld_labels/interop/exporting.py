@@ -254,7 +254,6 @@ def _first_images(plan: ExportPlan) -> list[str]:
 
 
 def _shared(starts: Iterable[object]) -> int:
-    """Return how many batches begin with the same images as another batch."""
     return sum(count for count in Counter(starts).values() if count > 1)
 
 

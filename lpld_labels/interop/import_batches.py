@@ -42,7 +42,6 @@ class Places:
     numbers: Mapping[BatchKey, int] | None = None
 
     def file(self, key: BatchKey, layout: Layout) -> str:
-        """Return the path of a batch's file, relative to the folder."""
         batch = key.batch if self.numbers is None else self.numbers[key]
         return layout.file.format(epoch=key.epoch, batch=batch)
 
@@ -57,7 +56,6 @@ class Places:
 
 
 def _rows_by_epoch(batch_size: int, counts: Mapping[int, int]) -> dict[BatchKey, int]:
-    """Return the number of rows of each batch. counts: number of rows of each epoch."""
     return {
         BatchKey(epoch, batch): min(batch_size, count - first)
         for epoch, count in counts.items()

@@ -158,7 +158,6 @@ class DirectRanges:
         self._prefetcher: Prefetcher[pa.Buffer] | None = None
 
     def prefetch(self, ranges: Iterable[Range]) -> None:
-        """Fetch ranges in the background, in order, joined into large requests."""
         self.close()
         joined = coalesced(ranges, _REQUEST_BYTES)
         self._prefetcher = Prefetcher(lambda one: self._store.read_range(*one), joined, window=_WINDOW_BYTES)
@@ -253,7 +252,6 @@ class CachedRanges:
         return file.read(start - block.start, stop - start)
 
     def advance(self) -> None:
-        """Advance the prefetch window by one range, which this or another process is reading."""
         if self._prefetcher is not None:
             self._prefetcher.advance()
 
@@ -307,7 +305,6 @@ class _Blocks:
                 seen.add(block)
 
     def fetch(self, block: Range) -> str:
-        """Return the path of a block in the cache; fetch the block if it is missing."""
 
         def verified() -> pa.Buffer:
             data = self.store.read_range(*block)

@@ -63,7 +63,6 @@ class RemoteStore:
         self.lists = self.scheme not in _HTTP
 
     def at(self, path: str) -> str:
-        """Return the address of a file, without secrets, for messages."""
         return f"{self.shown.partition('?')[0]}/{path}" if path else self.shown
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
@@ -167,7 +166,6 @@ class RemoteStore:
             self._stream(path, pieces)
 
     def unfinished(self) -> list[tuple[str, str]]:
-        """Return unfinished multipart uploads as (path, upload id)."""
 
         def find(client: Client, place: str) -> list[tuple[str, str]]:
             bucket, prefix, _ = client.system.split_path(place)
@@ -199,7 +197,6 @@ class RemoteStore:
                 self._do(path, lambda client, place: client.system.rm_file(place))
 
     def require_writable(self) -> None:
-        """Raise StoreError for web servers, which are read-only."""
         if self.scheme in _HTTP:
             raise StoreError("web servers are read-only", where=self.shown, hint="use s3:// or a directory")
 

@@ -243,7 +243,6 @@ class BatchIndex:
         return bytes(self._views_digests[number].as_py())
 
     def digest(self, number: int) -> bytes:
-        """Return the 16-byte digest of a batch."""
         return bytes(self._digests[number].as_py())
 
     def digests(self, numbers: npt.NDArray[np.int64] | None = None) -> list[bytes]:

@@ -57,7 +57,6 @@ class LabelLayout:
             yield Range(path, group.offset, group.offset + group.bytes)
 
     def check(self, block: Range, data: pa.Buffer) -> None:
-        """Raise PoolCorruptError if a page in this range of a labels file is corrupt."""
         groups = self._groups[block.path]
         first = bisect_left(groups, block.start, key=attrgetter("offset"))
         stop = bisect_left(groups, block.stop, key=attrgetter("offset"))

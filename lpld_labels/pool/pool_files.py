@@ -53,7 +53,6 @@ class PoolFiles:
         self._path = str(local_path(location))
 
     def at(self, path: str) -> str:
-        """Return the location of a file of the pool, for messages."""
         return f"{self._path}/{path}"
 
     def manifest_text(self) -> bytes:

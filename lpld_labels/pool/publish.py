@@ -224,7 +224,6 @@ def _write_index(work: Unfinished, index: pa.Table) -> FileEntry:
 
 
 def _write_tables(work: Unfinished, plan: PoolPlan) -> list[FileEntry]:
-    """Write images.parquet and the codec's tables."""
     data = image_file(plan.images.to_table())
     write_atomically(work.pool / schema.IMAGES_FILE, data, within=work.directory)
     footer = footer_of(work.pool / schema.IMAGES_FILE)

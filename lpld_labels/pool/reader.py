@@ -202,7 +202,6 @@ class PoolReader(Shown):
         )
 
     def labels_at(self, number: int, dtype: npt.DTypeLike | None = None) -> LabelArray:
-        """Return the labels of batch `number`: [B, C]."""
         payload = self.label_files.payload(number)
         try:
             return self.codec.decode(
@@ -220,7 +219,6 @@ class PoolReader(Shown):
         self.files.prefetch(self._layout, numbers, self.manifest.files_of("views"))
 
     def advance(self) -> None:
-        """Advance the prefetch window by one batch, which is about to be read."""
         self._files.advance()
 
     def digest_of(self, batch_digests: Sequence[bytes]) -> str:

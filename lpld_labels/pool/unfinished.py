@@ -151,7 +151,6 @@ class Unfinished:
         return found
 
     def _is_whole(self, record: ShardRecord) -> bool:
-        """Return whether all files of a shard are intact, whether here or already moved into the pool."""
         for entry in record.files:
             path = self.pool / entry.path
             if not is_intact(path if path.exists() else self.out / entry.path, entry):

@@ -73,7 +73,6 @@ class StoredViews:
         return self._blocks.get((shard, group), lambda: self._read(shard, group)).batch(number)
 
     def images(self, number: int) -> IntArray:
-        """Return the image table rows of a batch's views: int32 [B]."""
         return self.views(number).images
 
     def clear(self) -> None:

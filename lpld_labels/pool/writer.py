@@ -89,7 +89,6 @@ class PoolWriter:
         self.append_encoded(EncodedBatch.make(batch, self._plan.codec.encode(batch.labels)))
 
     def append_encoded(self, batch: EncodedBatch) -> None:
-        """Queue a batch that is already encoded with this pool's codec."""
         if batch.key in self._keys:
             raise PoolConflictError(
                 "batch was already written",

@@ -71,14 +71,12 @@ class PlanRow:
 
     @property
     def ratio(self) -> float:
-        """Prune ratio that keeps the same number of batches."""
         if self.pruned is None:
             return 1.0
         return ratio_that_keeps(self.batches, len(self.pruned.candidates))
 
     @property
     def title(self) -> str:
-        """The codec and its setting in a few characters."""
         return self.name if self.asked is None else f"{self.name} {self.asked:g}"
 
     def as_json(self) -> dict[str, Any]:
@@ -268,7 +266,6 @@ class _Planner:
         return self._fitting(count, size)
 
     def _copied(self) -> _Fitting | None:
-        """Return how much fits if labels and views are copied."""
         size, extra = pool_bytes(self._pool.manifest), self._sample.step_bytes
         if size <= self._settings.budget:
             return None, size + extra

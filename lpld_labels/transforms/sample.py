@@ -74,7 +74,6 @@ class LabelSample:
 
     @cached_property
     def _tune(self) -> list[LabelArray]:
-        """Label blocks [B, C] to tune codecs on."""
         blocks = self._read(self._keys["tune"])
         return [block[1::2] for block in blocks] if self._single else blocks
 
@@ -112,7 +111,6 @@ class LabelSample:
         )
 
     def judged(self, codec: Codec, *, temperatures: Sequence[float] = TEMPERATURES) -> Trial:
-        """Return a codec's fidelity and size, measured on the sample."""
         header = self.pool.header
         return try_codec(
             codec,
@@ -172,7 +170,6 @@ class LabelSample:
 
 
 def _labels_file(payloads: Sequence[Payload], rows: Sequence[int], codec: Codec, classes: int) -> int:
-    """Return the size in bytes of a labels file with these batches."""
     keys = [BatchKey(0, number) for number in range(len(payloads))]
     sink = pa.MockOutputStream()
     write_labels(sink, keys, payloads, rows, list(map(payload_bytes, payloads)), codec, classes)
