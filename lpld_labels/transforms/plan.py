@@ -27,11 +27,10 @@ from lpld_labels.pool.sizes import SizeModel, most_within, pool_bytes
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
 from lpld_labels.transforms.budget import Scales
-from lpld_labels.transforms.encode import refuse_lossy, require_drawable
+from lpld_labels.transforms.encode import LabelSample, refuse_lossy, require_drawable
 from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
 from lpld_labels.transforms.prune import PrunePlan, plan_prune, ratio_that_keeps, too_small
 from lpld_labels.transforms.remote_output import writes_pools
-from lpld_labels.transforms.sample import LabelSample
 from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY, PlanSettings, PruneSettings
 
 FIDELITIES = (0.99, 0.97, 0.95, 0.90, 0.80)
