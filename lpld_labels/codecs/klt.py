@@ -225,7 +225,6 @@ class KltCodec(Codec):
         corrections: Doubles = np.rint((wanted - coarse) / grid)
         corrected = coarse + corrections * grid
         top = wanted.argmax(axis=1)
-        # Find the largest of the other labels after decoding.
         others = (integers * np.float32(self.step)) @ self.basis
         others += self.mean
         np.put_along_axis(others, places, corrected.astype(np.float32), axis=1)

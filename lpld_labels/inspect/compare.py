@@ -15,7 +15,7 @@ from lpld_labels.codecs.fidelity import Fidelity, FidelityMeter
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import LineageStep
-from lpld_labels.format.records import BatchKey
+from lpld_labels.format.records import ViewBatch
 from lpld_labels.inspect.sample import choose_batches
 from lpld_labels.inspect.summary import PoolSummary, step_words
 from lpld_labels.pool.reader import PoolReader
@@ -163,7 +163,7 @@ def _fidelity(pool: PoolReader, pools: Mapping[str, PoolReader]) -> tuple[str | 
         if not other.codec.lossless or not alike:
             continue
         keys = choose_batches(pool, [key for key in pool.keys if key in other])
-        if keys and all(_same_views(pool, other, key) for key in keys):
+        if keys and all(_same_views(pool.read_views(key), other.read_views(key)) for key in keys):
             meter = FidelityMeter(label_kind=header.label_kind)
             for key in keys:
                 meter.add(other.read_labels(key), pool.read_labels(key))
@@ -171,7 +171,6 @@ def _fidelity(pool: PoolReader, pools: Mapping[str, PoolReader]) -> tuple[str | 
     return None, None
 
 
-def _same_views(one: PoolReader, other: PoolReader, key: BatchKey) -> bool:
-    views, others = one.read_views(key), other.read_views(key)
+def _same_views(one: ViewBatch, other: ViewBatch) -> bool:
     names = ("images", "crops", "flips")
-    return all(np.array_equal(getattr(views, name), getattr(others, name)) for name in names)
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)

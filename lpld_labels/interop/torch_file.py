@@ -256,10 +256,6 @@ def _tensor(
     return view
 
 
-def _no_hooks() -> None:
-    """Called in place of OrderedDict, the empty dictionary of hooks that every tensor has."""
-
-
 _SIMPLE = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248])")
 
 
@@ -316,7 +312,7 @@ def _scalar(dtype: object, content: object) -> np.generic:
 _MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
 _NAMES: Mapping[str, Any] = {
     "torch._utils._rebuild_tensor_v2": _tensor,
-    "collections.OrderedDict": _no_hooks,
+    "collections.OrderedDict": lambda: None,  # The empty dictionary of hooks that every tensor has.
     "numpy.dtype": _Dtype,
     "numpy.ndarray": None,
     **{f"torch.{name}": _StorageType(dtype) for name, dtype in STORAGES.items()},

@@ -92,10 +92,7 @@ def encode_pool(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> EncodeResult:
-    """Write the pool to `out` with the codec and views of the settings.
-
-    overwrite: replace another pool that is there. progress: called with (done, total) batches.
-    """
+    """Write the pool to `out` with the codec and views of the settings. overwrite: replace another pool."""
     if settings.codec is not None:
         refuse_lossy(pool, accept=settings.from_lossy)
     require_drawable(pool, settings.views)
@@ -171,7 +168,6 @@ class LabelSample:
         self._keys: dict[str, list[BatchKey]] = {}
         for purpose, count in wanted.items():
             self._keys[purpose], shuffled = sorted(shuffled[:count]), shuffled[count:]
-        # For measuring and weighing.
         self._measured_keys = self._keys["measure"] or self._keys["tune"]
 
     @cached_property

@@ -36,10 +36,7 @@ def run_plan(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write the missing parts of a plan's pool, and return its manifest.
-
-    overwrite: replace another pool or other unfinished work. progress: called with (done, total) batches.
-    """
+    """Write what is missing of a plan's pool. overwrite: replace another pool or other unfinished work."""
     manifest = run_part(plan, (0, 1), executor=executor, overwrite=overwrite, progress=progress)
     return cast("Manifest", manifest)  # A single part is always the last one.
 

@@ -6,17 +6,11 @@ labels that it keeps.
 Random order is the order of `batch_ranks`. Every order except `uniform` is a fixed sequence, and its first
 batches are kept. So harder pruning keeps a subset of the batches that milder pruning keeps.
 
-Metrics are the paper's five measures of how easy a batch is; high is easy. A metric is computed per view,
-from the logits z of the view and the class y of its own image, and averaged over the views of the batch:
-
-correct       share of views with argmax z = y
-diff          |z1 - z2|, the gap between the two largest logits
-diff_signed   z_y - max of the other classes' logits; negative where the teacher disagrees
-cut_ratio     the batch's stored mixing ratio, i.e. the weight of the view itself; 1 where nothing was mixed
-confidence    the largest softmax value
-
-If a pool has probabilities p, then z = log p, which differs from the logits only by a shift per row. A
-probability of 0 counts as the smallest float16, 2^-24, so that averages are finite.
+Metrics are the paper's five measures of how easy a batch is; high is easy. `cut_ratio` is the stored weight
+of the view itself in its mix, 1 where nothing was mixed. The other four are computed per view, from its
+logits and the class of its own image, and averaged over the views of the batch. If a pool has probabilities
+p, its logits are log p, which differ from the teacher's only by a shift per row. A probability of 0 counts as
+the smallest float16, 2^-24, so that averages are finite.
 """
 
 from __future__ import annotations
@@ -101,7 +95,6 @@ class PrunePlan:
         sizes = np.diff(starts, append=len(candidates))
         columns: list[npt.NDArray[Any]] = [batches, epochs, batch_ranks(self.seed, epochs, batches)]
         if self.scores is not None:
-            # The mean over all views of a unit.
             rows = index.rows[candidates]
             columns.append(np.add.reduceat(self.scores * rows, starts) / np.add.reduceat(rows, starts))
         order = np.lexsort(columns)
@@ -109,7 +102,6 @@ class PrunePlan:
             order = order[::-1]
         elif self.settings.prefer == "uniform":
             order = _evenly_spaced(order, sizes, count)
-        # The candidates of these units, unit by unit.
         chosen = sizes[order]
         offsets = np.repeat(starts[order] - (np.cumsum(chosen) - chosen), chosen)
         members = offsets + np.arange(len(offsets))
@@ -178,11 +170,7 @@ def prune_pool(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write the pruned pool to `out` and return its manifest.
-
-    overwrite: replace another pool that is there; otherwise it is refused.
-    progress: called with (done, total) batches scored, then copied.
-    """
+    """Write the pruned pool to `out` and return its manifest. overwrite: replace another pool."""
     step = lineage.step("prune", pool.manifest.content_digest, settings)
     require_output(out, pool.location, overwrite=overwrite, step=step)
     found = finished_before(out, step)
