@@ -87,8 +87,7 @@ def prune(call: _PruneCall) -> Pruned:
     from lpld_labels.pool.publish import coverage_of, views_per_image
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.transforms.lineage import step
-    from lpld_labels.transforms.pipeline import require_output
+    from lpld_labels.transforms.pipeline import lineage_step, require_output
     from lpld_labels.transforms.prune import plan_prune, write_pruned
 
     shown = progress_of(call.progress)
@@ -98,7 +97,7 @@ def prune(call: _PruneCall) -> Pruned:
         budget = None if call.budget is None else Amount.of_any(call.budget, images=False)
         limit = None if budget is None else budget.bytes(pool=before)
         settings = part_of(PruneSettings, call, budget=limit)
-        done = step("prune", reader.manifest.content_digest, settings)
+        done = lineage_step("prune", reader.manifest.content_digest, settings)
         require_output(call.out, reader.location, overwrite=call.overwrite, step=done)
         with shown.stage("scoring batches") as progress:
             plan = plan_prune(reader, settings, progress=progress)

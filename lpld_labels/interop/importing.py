@@ -57,9 +57,8 @@ from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.unfinished import partial_directory, unfinished
 from lpld_labels.render.images import scan_image_folder
 from lpld_labels.results import Result
-from lpld_labels.transforms import lineage
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, pool_path
-from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
+from lpld_labels.transforms.pipeline import finished_before, lineage_step, require_output, run_plan
 from lpld_labels.transforms.remote_output import writes_pools
 
 AUTO = "auto"
@@ -352,7 +351,7 @@ def import_labels(
     plan_files = plan_batches if request.layout.file else plan_images
     files = plan_files(request, skip_bad=skip_bad)
     shards = files.shards()
-    step = lineage.step(
+    step = lineage_step(
         "import",
         None,
         request.options,

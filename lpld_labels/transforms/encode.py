@@ -30,9 +30,14 @@ from lpld_labels.pool.shard import views_file_bytes, write_labels
 from lpld_labels.pool.sizes import SizeModel, pool_bytes
 from lpld_labels.pool.views import require_drawn
 from lpld_labels.results import Result
-from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
-from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
+from lpld_labels.transforms.pipeline import (
+    finished_before,
+    lineage_step,
+    require_output,
+    run_plan,
+    settings_json,
+)
 from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.settings import (
     DEFAULT_FIDELITY,
@@ -96,7 +101,7 @@ def encode_pool(
     if settings.codec is not None:
         refuse_lossy(pool, accept=settings.from_lossy)
     require_drawable(pool, settings.views)
-    step = lineage.step("encode", pool.manifest.content_digest, settings, codec_before=pool.codec.name)
+    step = lineage_step("encode", pool.manifest.content_digest, settings, codec_before=pool.codec.name)
     require_output(out, pool.location, overwrite=overwrite, step=step)
     manifest = finished_before(out, step)
     if manifest is None:
@@ -151,7 +156,7 @@ class LabelSample:
         self.pool = pool
         self._seed = settings.seed
         self._views: Views = settings.views or pool.manifest.views
-        self.step_bytes = len(to_json(lineage.settings_json(settings))) + _RESULTS
+        self.step_bytes = len(to_json(settings_json(settings))) + _RESULTS
         keys = list(pool.keys)
         if not keys:
             raise InvalidArgumentError("the pool has no labels", where=pool.location, expected="at least one")

@@ -24,11 +24,10 @@ from lpld_labels.io.addresses import Location
 from lpld_labels.pool.plan import PoolPlan
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import SizeModel, most_within, pool_bytes
-from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
 from lpld_labels.transforms.budget import Scales
 from lpld_labels.transforms.encode import LabelSample, refuse_lossy, require_drawable
-from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
+from lpld_labels.transforms.pipeline import finished_before, lineage_step, require_output, run_plan
 from lpld_labels.transforms.prune import PrunePlan, plan_prune, ratio_that_keeps, too_small
 from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY, PlanSettings, PruneSettings
@@ -184,7 +183,7 @@ def _pool_plan(pool: PoolReader, settings: PlanSettings, row: PlanRow, out: Loca
 
 def applied_step(pool: PoolReader, settings: PlanSettings) -> LineageStep:
     """Return the lineage step of an applied plan, without its results."""
-    return lineage.step("plan", pool.manifest.content_digest, settings)
+    return lineage_step("plan", pool.manifest.content_digest, settings)
 
 
 def image_bytes(folder: str | Path, images: ImageTable) -> int:

@@ -36,10 +36,9 @@ from lpld_labels.io.addresses import Location
 from lpld_labels.pool.plan import PoolPlan
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import most_within, part_bytes
-from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
 from lpld_labels.transforms.budget import Scales
-from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
+from lpld_labels.transforms.pipeline import finished_before, lineage_step, require_output, run_plan
 from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.settings import PruneSettings, require_ratio
 
@@ -171,7 +170,7 @@ def prune_pool(
     progress: Progress | None = None,
 ) -> Manifest:
     """Write the pruned pool to `out` and return its manifest. overwrite: replace another pool."""
-    step = lineage.step("prune", pool.manifest.content_digest, settings)
+    step = lineage_step("prune", pool.manifest.content_digest, settings)
     require_output(out, pool.location, overwrite=overwrite, step=step)
     found = finished_before(out, step)
     if found is not None:
@@ -194,7 +193,7 @@ def write_pruned(
 
 def _pool_plan(plan: PrunePlan, out: Location) -> PoolPlan:
     pool, settings = plan.pool, plan.settings
-    step = lineage.step("prune", pool.manifest.content_digest, settings, **plan.results)
+    step = lineage_step("prune", pool.manifest.content_digest, settings, **plan.results)
     return transform_plan(pool, out, step, keys=plan.keys, most_bytes=settings.budget)
 
 
