@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -354,12 +354,11 @@ def export(call: _ExportCall) -> ExportReport:
 class _CopyCall(Writes):
     pools: Pools
     out: Annotated[Location, Setting("The new pool; with unpack, the new image folder.", option=False)]
+    _: KW_ONLY
     images: Annotated[Location | None, Setting("The labelled image folder; OUT then stores its images.")] = (
-        field(default=None, kw_only=True)
+        None
     )
-    unpack: Annotated[bool, Setting("Write only the images that POOL carries, to a new folder OUT.")] = field(
-        default=False, kw_only=True
-    )
+    unpack: Annotated[bool, Setting("Write only the images that POOL carries, to a new folder OUT.")] = False
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -427,16 +426,15 @@ def _unpack(pool: Location, call: _CopyCall) -> Unpacked:
 @dataclass(frozen=True)
 class _ReportCall(Shows):
     pools: Pools
-    out: Annotated[Location | None, Setting("The HTML file, for a single pool.")] = field(
-        default=None, kw_only=True
-    )
+    _: KW_ONLY
+    out: Annotated[Location | None, Setting("The HTML file, for a single pool.")] = None
     images: Annotated[
         Location | None,
         Setting("The labelled image folder, to show views; not needed if POOL carries its images."),
-    ] = field(default=None, kw_only=True)
+    ] = None
     recipe: Annotated[
         Sequence[str], Setting("Commands that reproduce the pool, to show on the page.", option=False)
-    ] = field(default=(), kw_only=True)
+    ] = ()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

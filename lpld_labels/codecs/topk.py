@@ -264,7 +264,6 @@ class TopKCodec(Codec):
         return rank
 
     def _check(self, name: str, values: LabelArray) -> None:
-        """Refuse stored values that are not finite, and negative probabilities."""
         if not np.isfinite(values).all():
             raise PoolCorruptError("a label is not finite", where=name, expected="finite values")
         if self.label_kind == "probabilities" and (values < 0).any():

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from lpld_labels.codecs.fidelity import Fidelity, FidelityMeter
-from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import ViewBatch
@@ -81,8 +80,6 @@ class Comparison(Result):
 
 def compare_pools(readers: Sequence[PoolReader], *, progress: Progress | None = None) -> Comparison:
     """Compare open pools. Reads their indexes, and a sample of labels from pools that share batches."""
-    if len(readers) < 2:
-        raise InvalidArgumentError("a comparison requires two pools", expected="at least 2", got=len(readers))
     pools = dict(zip(pool_names([os.fspath(r.location) for r in readers]), readers, strict=True))
     compared = []
     for name, pool in pools.items():

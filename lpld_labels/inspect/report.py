@@ -119,7 +119,6 @@ def _steps(summary: PoolSummary) -> list[dict[str, Any]]:
 
 
 def _size_charts(summary: PoolSummary) -> list[Chart]:
-    """Return charts of total bytes and of bytes by component, next to the authors' layout (pickles)."""
     total, original, counts = summary.total_bytes, summary.pickle_bytes, summary.manifest.counts
     than = "more than" if original < total else f"{original / total:.2f} times less than"
     says = (

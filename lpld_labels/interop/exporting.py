@@ -200,7 +200,6 @@ def _drawn_by(pool: PoolReader, era: Era) -> bool:
 
 
 def _pixels(plan: ExportPlan) -> list[str]:
-    """Return how a trainer's view size, resize filter and normalisation differ from the teacher's."""
     header, augmentation = plan.pool.header, plan.pool.header.augmentation
     views = {224: layouts.CUT_OUT_PROGRAM.normalisation} if plan.cut_out else plan.layout.views
     problems = []
@@ -355,10 +354,7 @@ TRAINERS: Mapping[str, Sequence[Trainer]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Whether a program, if called with this option, replays every labelled view with the view's own label.
-
-    why: the problems found, and options that are also required.
-    """
+    """Whether a program, called with this option, replays all labelled views. why: problems and options."""
 
     program: str
     option: str

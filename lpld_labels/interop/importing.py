@@ -332,7 +332,6 @@ def import_labels(
     label_format: a key of LAYOUTS, or ``auto`` to detect it.
     images: the folder of the images that were labelled (one directory per class), or its `ImageTable`.
     skip_bad: skip damaged and missing files, and record them in the pool.
-    overwrite: replace an existing pool.
     """
     out = pool_path(pool)
     require_importable(

@@ -190,7 +190,6 @@ def label_loader(
 
 
 def _opened(pool: PoolReader | Location, cache_directory: Location | None) -> PoolReader:
-    """Return the pool's reader; a remote pool gets a disk cache."""
     if not isinstance(pool, PoolReader) and not is_address(pool):
         return PoolReader(pool)
     folder = cache_folder() if cache_directory is None else Path(cache_directory)
@@ -270,7 +269,6 @@ class TrainingSteps(Dataset[Any]):
         return self.position
 
     def place(self, position: Position) -> None:
-        """Start the next iteration at a position."""
         self.position = position
         self._waiting = True
 
@@ -366,7 +364,6 @@ class PoolLoader(DataLoader[Any]):
                     )
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
         self.dataset.set_epoch(epoch)
 
     def skip_to(self, epoch: int, steps: int) -> None:

@@ -180,7 +180,6 @@ class Schedule:
         return self._units[epoch]
 
     def rows_of(self, epoch: int) -> int:
-        """Return the number of rows in an epoch, over all processes."""
         return int(self.rows[self.units(epoch)[0]].sum())
 
     # Steps and shares
@@ -217,7 +216,6 @@ class Schedule:
             position = after
 
     def position(self, epoch: int, steps: int, processes: Processes) -> Position:
-        """Return the position after the first `steps` steps of an epoch."""
         if steps < 0:
             raise InvalidArgumentError("steps count from 0", expected="at least 0", got=steps)
         before = Position(epoch)

@@ -147,10 +147,7 @@ class PoolReader(Shown):
         return isinstance(key, tuple) and len(key) == 2 and self.index.find(BatchKey(*key)) is not None
 
     def read(self, key: tuple[int, int], *, dtype: npt.DTypeLike | None = None) -> LabelBatch:
-        """Return one batch. dtype: dtype of the labels; None for the codec's native dtype.
-
-        Arrays may be read-only; copy them before changing them.
-        """
+        """Return one batch; its arrays may be read-only. dtype: of the labels; None for the codec's own."""
         number = self.find(key)
         return labelled(self.views_at(number), self.labels_at(number, dtype))
 
@@ -176,7 +173,7 @@ class PoolReader(Shown):
     def __iter__(self) -> Iterator[LabelBatch]:
         return self.iterate()
 
-    # Methods that use the number of a batch in the index
+    # Methods that take the number of a batch in the index
 
     def find(self, key: tuple[int, int]) -> int:
         name = BatchKey(*key)

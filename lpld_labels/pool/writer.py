@@ -114,10 +114,7 @@ class PoolWriter:
                 self.append(batch)
 
     def commit(self, *, lineage: tuple[LineageStep, ...] | None = None) -> Manifest:
-        """Publish the pool with all appended batches, and return its manifest.
-
-        lineage: replaces the lineage in the header.
-        """
+        """Publish the pool with all appended batches. lineage: replaces the lineage in the header."""
         self._flush()
         plan = self._plan
         if lineage is not None:

@@ -216,7 +216,6 @@ def _write_image(images: PackedImages, row: int, work: Unfinished) -> bool:
 
 
 def _holds(folder: Path, table: ImageTable) -> bool:
-    """Return whether a folder contains exactly the images of a table, unchanged."""
     if not folder.is_dir():
         return False
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}

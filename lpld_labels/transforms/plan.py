@@ -112,7 +112,6 @@ def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress 
     """Find the largest number of batches that fits the budget, for each codec setting.
 
     A fitted codec (``klt``) gives one row per fidelity: those of FIDELITIES, and the minimum.
-    progress: called with (done, total) codec settings.
     """
     refuse_lossy(pool, accept=settings.from_lossy)
     require_drawable(pool, settings.views)

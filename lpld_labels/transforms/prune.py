@@ -38,7 +38,7 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import most_within, part_bytes
 from lpld_labels.transforms.batch_sources import transform_plan
 from lpld_labels.transforms.budget import Scales
-from lpld_labels.transforms.pipeline import finished_before, lineage_step, require_output, run_plan
+from lpld_labels.transforms.pipeline import lineage_step, run_plan
 from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.settings import PruneSettings, require_ratio
 
@@ -117,10 +117,7 @@ class PrunePlan:
 
 
 def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress | None = None) -> PrunePlan:
-    """Decide which batches stay: only complete batches, if there are any. Only metrics read labels.
-
-    progress: called with (done, total) batches while metrics are computed.
-    """
+    """Decide which batches stay: only complete batches, if there are any. Only metrics read labels."""
     index = pool.index
     candidates = np.flatnonzero(index.rows == pool.header.batch_size)
     if not len(candidates):
@@ -158,25 +155,6 @@ def too_small(budget: int, least: int) -> InvalidArgumentError:
         got=f"{budget} bytes",
         hint="that is one batch with the image table, codec tables and manifest",
     )
-
-
-@writes_pools
-def prune_pool(
-    pool: PoolReader,
-    out: Location,
-    settings: PruneSettings,
-    *,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Manifest:
-    """Write the pruned pool to `out` and return its manifest. overwrite: replace another pool."""
-    step = lineage_step("prune", pool.manifest.content_digest, settings)
-    require_output(out, pool.location, overwrite=overwrite, step=step)
-    found = finished_before(out, step)
-    if found is not None:
-        return found
-    plan = plan_prune(pool, settings, progress=progress)
-    return write_pruned(plan, out, overwrite=overwrite, progress=progress)
 
 
 @writes_pools

@@ -16,7 +16,11 @@ DEFAULT_TEMPERATURE = 20.0
 DEFAULT_MIN_FIDELITY = 0.95
 """Best for students, at the size of f16 pruned 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
 
-
+SampleSeed = Annotated[int, Setting("Seed of the sample for fitting and measuring.", ge=0, le=MAX_SEED)]
+ViewsOfPool = Annotated[
+    Literal["stored", "drawn"] | None,
+    Setting("Store views in files, or draw them from the seed when read.  [default: as in POOL]"),
+]
 FromLossy = Annotated[bool, Setting("Accept a pool whose labels are already in a lossy codec.")]
 
 
@@ -122,10 +126,7 @@ class EncodeSettings:
         str | None,
         Setting("f16, f16:plain, f32, f32:plain, int8, int6, int4, topk:K, topk:K:BITS (8, 16, 32) or klt."),
     ] = None
-    views: Annotated[
-        Literal["stored", "drawn"] | None,
-        Setting("Store views in files, or draw them from the seed when read.  [default: as in POOL]"),
-    ] = None
+    views: ViewsOfPool = None
     fidelity: Annotated[
         float | None,
         Setting(f"klt: share of the label information to keep.  [default: {DEFAULT_FIDELITY}]", gt=0, lt=1),
@@ -134,7 +135,7 @@ class EncodeSettings:
         float | None,
         Setting(f"klt: temperature that students will use.  [default: {DEFAULT_TEMPERATURE:g}]", gt=0),
     ] = None
-    seed: Annotated[int, Setting("Seed of the sample for fitting and measuring.", ge=0, le=MAX_SEED)] = 0
+    seed: SampleSeed = 0
     from_lossy: FromLossy = False
 
     def __post_init__(self) -> None:
@@ -176,11 +177,8 @@ class PlanChoices:
         ),
     ] = None
     temperature: Annotated[float, Setting("Temperature for --min-fidelity.", gt=0)] = DEFAULT_TEMPERATURE
-    views: Annotated[
-        Literal["stored", "drawn"] | None,
-        Setting("Store views in files, or draw them from the seed when read.  [default: as in POOL]"),
-    ] = None
-    seed: Annotated[int, Setting("Seed of the sample for fitting and measuring.", ge=0, le=MAX_SEED)] = 0
+    views: ViewsOfPool = None
+    seed: SampleSeed = 0
     from_lossy: FromLossy = False
 
 

@@ -27,7 +27,6 @@ from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.render.images import FolderImages, check_images, find_images
 from lpld_labels.transforms.copy import merge_pools, unpack_images
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests import independent_reader
 from tests.factories import (
@@ -37,6 +36,7 @@ from tests.factories import (
     make_batches,
     make_header,
     make_images,
+    prune_pool,
     tree,
     write_pool,
 )

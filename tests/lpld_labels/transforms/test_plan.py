@@ -19,9 +19,8 @@ from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.pipeline import settings_json
 from lpld_labels.transforms.plan import BudgetPlan, apply_plan, image_bytes
 from lpld_labels.transforms.plan import plan_budget as plan_with
-from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY, EncodeSettings, PlanSettings, PruneSettings
-from tests.factories import make_batch, make_header, make_images, write_pool
+from tests.factories import make_batch, make_header, make_images, prune_pool, write_pool
 from tests.label_factory import make_logits
 
 ROWS = 64
