@@ -38,8 +38,7 @@ class Progress:
         return contextlib.nullcontext(self)
 
 
-ShowProgress = Callable[[int, int], None] | bool | None
-"""A function of (done, total), or True for bars."""
+ShowProgress = Callable[[int, int], None] | bool | None  # A function of (done, total), or True for bars.
 
 
 def progress_of(show: ShowProgress) -> Progress:

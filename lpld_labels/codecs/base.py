@@ -31,8 +31,7 @@ Granularity = Literal["view", "batch"]
 Payload = Mapping[str, Array]
 """Payload column name -> Arrow array of B rows (granularity view) or 1 row (batch)."""
 FloatArray = npt.NDArray[np.float32]
-Parts = tuple[npt.NDArray[Any], ...]
-"""Partly decoded labels (`Codec.split`): arrays with one entry per row of the batch."""
+Parts = tuple[npt.NDArray[Any], ...]  # Partly decoded labels (`Codec.split`), one entry per row.
 
 SERIAL_VALUES = 32_768  # Above this, torch starts threads on a CPU, which costs more time than it saves.
 

@@ -85,8 +85,7 @@ class Job(Generic[Task]):
     here: Callable[[], Worker[Task]] | None = None
 
 
-Progress = Callable[[int, int], None]
-"""Called with (units done, total units). May also be a TaskWatcher."""
+Progress = Callable[[int, int], None]  # (units done, total units). May also be a TaskWatcher.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,8 +198,7 @@ class JobProgress:
             self._watcher.tasks(counts)
 
 
-MAX_PIECES = 1 << 24
-"""Maximum length of a list of label batches or images; such a list takes up to 2 GB."""
+MAX_PIECES = 1 << 24  # Label batches or images in a list, which takes up to 2 GB.
 
 
 def require_listable(count: int, *, what: str, hint: str) -> None:

@@ -17,8 +17,7 @@ import numpy as np
 from lpld_labels.format.manifest import PoolHeader, Teacher
 from lpld_labels.format.records import ViewBatch
 
-CanonicalBytes = Sequence[bytes | memoryview]
-"""Label values of a batch in the form that is hashed: a sequence of buffers, hashed one after the other."""
+CanonicalBytes = Sequence[bytes | memoryview]  # Label values of a batch, hashed buffer by buffer.
 
 SHORT = 16  # Bytes of batch and image digests.
 VIEWS_SHORT = 8  # Bytes of a views digest in the batch index.

@@ -20,8 +20,7 @@ from lpld_labels.format.limits import MAX_INTEGER, MAX_JSON_BYTES, MAX_JSON_DEPT
 
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
-HexDigest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
-"""64 lower-case hex digits: a SHA-256."""
+HexDigest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]  # A SHA-256.
 _IGNORABLE = "must_understand"
 """An unknown field is refused unless its value is an object with ``"must_understand": false``."""
 _SHOWN = 200

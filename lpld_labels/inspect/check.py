@@ -43,8 +43,7 @@ from lpld_labels.pool.shard import label_schema
 from lpld_labels.pool.sizes import pool_bytes
 
 _FOLDERS = tuple(f"{name}/" for name in schema.POOL_DIRECTORIES)
-_WITH_CONTENTS: tuple[FileRole, ...] = ("views", "labels", "packed")
-"""In files of these roles, the contents are checked right after the bytes."""
+_WITH_CONTENTS: tuple[FileRole, ...] = ("views", "labels", "packed")  # Contents are checked after the bytes.
 MEMORY_BYTES = 4 * 1024**3
 """Memory limit, on top of what the child uses at its start. Valid pools need a few hundred MB."""
 SECONDS, SECONDS_PER_MEGABYTE = 600, 1

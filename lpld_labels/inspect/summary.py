@@ -14,8 +14,7 @@ from lpld_labels.io.addresses import Location, redact
 from lpld_labels.pool.pool_files import manifest_of
 from lpld_labels.results import Result
 
-PICKLE_BATCH_OVERHEAD = 2000
-"""Bytes torch.save adds to each batch file: zip directory, pickle and alignment (1.9 to 2.1 kB)."""
+PICKLE_BATCH_OVERHEAD = 2000  # Bytes that torch.save adds to a file (1.9 to 2.1 kB).
 COMPONENT_NAMES: dict[Component, str] = {
     "crop": "crop coordinates",
     "flip": "flip",

@@ -69,8 +69,7 @@ def _torch_generator(seed: int) -> np.random.MT19937:
     return generator
 
 
-MAX_LISTS = 1 << 21
-"""Limit on lists in a file. ImageNet-21K (50 images per class, batches of 100, 300 epochs): 1.5 million."""
+MAX_LISTS = 1 << 21  # ImageNet-21K, labelled for 300 epochs in batches of 100, has 1.5 million.
 MAX_LIST_FILE_BYTES = 1 << 31
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 _Ids = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_INDEX)]]

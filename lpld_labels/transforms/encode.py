@@ -47,11 +47,9 @@ from lpld_labels.transforms.settings import (
 )
 
 FIT_VALUES = 1 << 25
-FIT_ROWS = (8192, 65536)
-"""Minimum and maximum rows to fit on. Between these, FIT_VALUES values (33,554 rows of 1000 classes)."""
+FIT_ROWS = (8192, 65536)  # Bounds. FIT_VALUES values are 33,554 rows of 1000 classes.
 TUNE_VALUES = 1 << 21
-TUNE_ROWS = (768, 4096)
-"""The same limits for tuning, which decodes each row about a dozen times."""
+TUNE_ROWS = (768, 4096)  # Tuning decodes each row about a dozen times.
 MEASURE_ROWS = 4096
 WEIGHED_BATCHES = 16
 

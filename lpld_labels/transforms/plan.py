@@ -34,10 +34,8 @@ from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY, PlanSettings, 
 
 FIDELITIES = (0.99, 0.97, 0.95, 0.90, 0.80)
 MEASURED_SLACK = 0.001  # A codec fitted to 0.97 may measure 0.9695 on other rows.
-ROUNDS = 2
-"""Number of fits per codec. The basis depends on the number of rows, and how many rows fit on the basis."""
-_Fitting = tuple[PrunePlan | None, int]
-"""(prune plan, or None to keep all batches; bytes of the resulting pool)."""
+ROUNDS = 2  # Fits per codec: the basis depends on the number of rows that fit, and vice versa.
+_Fitting = tuple[PrunePlan | None, int]  # (plan, or None to keep all batches; bytes of the pool).
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
