@@ -94,10 +94,6 @@ class Codec(ABC):
         """The codec itself if it stores only the values of some classes per row, else None."""
         return None
 
-    def describe(self) -> str:
-        settings = ", ".join(f"{name} {value}" for name, value in self.parameters().items())
-        return f"{self.name}, {settings}" if settings else self.name
-
     def parameters(self) -> dict[str, Any]:
         """Return the decoder's settings as JSON values for the manifest."""
         return {setting.name: getattr(self, setting.name) for setting in fields(self.settings)}

@@ -125,9 +125,6 @@ class KltCodec(Codec):
         self.basis: FloatArray = tables.basis()  # [L + 1, C]
         self._on_device: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def describe(self) -> str:
-        return f"{self.name}, step {self.step:.4g}, {self.dimensions} coefficients per row"
-
     @property
     def dimensions(self) -> int:
         """Number of coefficients per row, including the row mean."""

@@ -4,10 +4,9 @@ logits         z before softmax. At temperature T they mean softmax(z / T).
 probabilities  p after softmax. At temperature T they mean p ** (1 / T), divided by their sum. This equals
                softmax(z / T) of the original logits, because log p is z up to a shift of the row.
 
-A probability of 0 stays 0 at every temperature. Its logit is minus infinity, and its term in KL(p || q) is 0.
-At T = 20, (.9, .1, 0, ...) becomes (.527, .473, 0, ...). Programs that store zeros do the same: Fast
-Knowledge Distillation stores zeros in hard labels and in top-k labels without a tail. If a small number
-replaced 0, thousands of empty classes would get most of the mass at T = 20.
+A probability of 0 stays 0 at every temperature, as in Fast Knowledge Distillation, which stores zeros in hard
+and top-k labels. Its logit is minus infinity, and its term in KL(p || q) is 0. At T = 20, (.9, .1, 0, ...)
+becomes (.527, .473, 0, ...). If a small number replaced 0, empty classes would get most of the mass.
 
 Functions accept NumPy arrays and torch tensors, with equal results up to float32 rounding; torch is not
 imported.

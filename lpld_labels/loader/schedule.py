@@ -128,8 +128,6 @@ class Schedule:
             epochs=pool.index.epochs, rows=pool.index.rows, batches_per_epoch=batches_per_epoch, **settings
         )
 
-    # Which label batches
-
     @property
     def _usable(self) -> Integers:
         if not self.equal_epochs:
@@ -181,8 +179,6 @@ class Schedule:
 
     def rows_of(self, epoch: int) -> int:
         return int(self.rows[self.units(epoch)[0]].sum())
-
-    # Steps and shares
 
     def _sizes(self, position: Position, world: int) -> Integers:
         """Return how many units each process takes in each remaining step of the position's epoch."""
@@ -246,8 +242,6 @@ class Schedule:
         groups = np.flatnonzero(np.diff(batch, prepend=-1)).tolist()
         for begin, end in zip(groups, [*groups[1:], len(runs)], strict=True):
             yield int(places[batch[begin]]), tuple(runs[begin:end])
-
-    # Saved positions
 
     def identity(self) -> dict[str, Any]:
         """Return the settings on which a saved position depends, as JSON values."""
