@@ -125,11 +125,6 @@ class KltCodec(Codec):
         self.basis: FloatArray = tables.basis()  # [L + 1, C]
         self._on_device: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    @property
-    def dimensions(self) -> int:
-        """Number of coefficients per row, including the row mean."""
-        return len(self.basis)
-
     def parameters(self) -> dict[str, Any]:
         return {**super().parameters(), "edges": list(self.edges)}
 

@@ -310,7 +310,6 @@ def _logits(block: LabelArray, label_kind: str) -> FloatArray:
 
 
 def _centred(group: Sequence[FloatArray], mean: FloatArray) -> FloatArray:
-    """Return the rows of all blocks minus the mean, then minus each row's own mean."""
     values = np.concatenate(group) - mean
     values -= values.mean(axis=1, keepdims=True)
     return values

@@ -100,7 +100,6 @@ class TopKCodec(Codec):
 
     @property
     def value_dtype(self) -> np.dtype[Any]:
-        """Dtype of decoded entries: float16 at 16 bits, else float32."""
         return np.dtype("<f2" if self.value_bits == 16 else "<f4")
 
     def identity(self) -> bytes:

@@ -459,7 +459,6 @@ def _require_label_folder(path: Path) -> None:
 
 
 def _is_export(plan: ExportPlan, folder: Path, progress: Progress | None) -> bool:
-    """Whether a folder has exactly the files of the plan, byte for byte."""
     there = {path for path in folder.rglob("*") if path.is_file()} if folder.is_dir() else set()
     side = _side_files(plan)
     if there != {folder / path for path in (*side, *(path for _, path in plan.files))}:
@@ -484,7 +483,6 @@ def _prepared(workplace: Path, job: dict[str, Any]) -> Path:
 
 
 def _write(plan: ExportPlan, folder: Path, out: Path, progress: Progress | None) -> None:
-    """Write the files that `folder` lacks, and move `folder` to `out`."""
     workplace = folder.parent
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     there -= _side_files(plan).keys()

@@ -293,7 +293,6 @@ class StepSampler(BatchSampler, DistributedSampler[Any]):
         return self._steps.schedule.count(Position(self._steps.position.epoch), self._steps.processes())
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration; trainers call this on samplers."""
         self._steps.set_epoch(epoch)
 
 

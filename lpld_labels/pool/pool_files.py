@@ -93,7 +93,6 @@ class PoolFiles:
         return file_chunks(path)
 
     def whole(self, entry: FileEntry) -> bytes:
-        """Return the bytes of a file after verifying its digest."""
         data = b"".join(map(memoryview, self.chunks(entry)))
         require_digest(entry, bytes_digest(data), self.at(entry.path))
         return data
@@ -177,7 +176,6 @@ class RemoteFiles(PoolFiles):
         return retry_corrupt(lambda: b"".join(map(memoryview, self._fetched(entry))))
 
     def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
-        """Yield a file in pieces, from the cache, or prefetched from the store if there is no cache."""
         return self._pieces(entry) if self._cache is None else file_chunks(self._kept(entry, self._cache))
 
     def open(self, entry: FileEntry) -> ByteSource:

@@ -53,9 +53,8 @@ TUNE_ROWS = (768, 4096)  # Tuning decodes each row about a dozen times.
 MEASURE_ROWS = 4096
 WEIGHED_BATCHES = 16
 
-# Upper limits in bytes: a lineage step without its settings, and a codec table's manifest entry.
-_RESULTS = 900
-_TABLE_ENTRY = 260
+_RESULTS = 900  # Upper limit on the bytes of a lineage step without its settings.
+_TABLE_ENTRY = 260  # Upper limit on the bytes of a codec table's manifest entry.
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -199,7 +198,6 @@ class LabelSample:
 
     @cached_property
     def _fitter(self) -> KltFitter:
-        """Fits codecs to the sample; klt is the only kind that is fitted."""
         header = self.pool.header
         blocks = self._read(self._keys["tune" if self._single else "fit"])
         return KltFitter(

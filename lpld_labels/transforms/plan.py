@@ -216,7 +216,10 @@ class _Planner:
         pool, views = self._pool, self._settings.views
         codec: Codec | None = None
         if name == pool.codec.spec and views in (None, pool.manifest.views):
-            fitting = self._copied()
+            size, extra = pool_bytes(pool.manifest), self._sample.step_bytes
+            fitting: _Fitting | None = (None, size + extra)
+            if size > self._settings.budget:
+                fitting = self._fit(size + extra, lambda n: self._everything.resized(n).most_bytes + extra)
         else:
             codec, fitting = self._encoded(name, fidelity)
             if codec is None:
@@ -259,12 +262,6 @@ class _Planner:
         if count == most and (everything := weight(None)) <= settings.budget:
             return None, everything
         return self._fitting(count, size)
-
-    def _copied(self) -> _Fitting | None:
-        size, extra = pool_bytes(self._pool.manifest), self._sample.step_bytes
-        if size <= self._settings.budget:
-            return None, size + extra
-        return self._fit(size + extra, lambda count: self._everything.resized(count).most_bytes + extra)
 
     def _encoded(self, name: str, fidelity: float | None) -> tuple[Codec | None, _Fitting | None]:
         """Return a setting's codec, and what fits the budget in it; (None, None) if out of reach."""

@@ -45,13 +45,11 @@ class Amount:
 
     @classmethod
     def of_any(cls, size: int | str | Amount, *, images: bool) -> Amount:
-        """Return a size as an Amount. size: number of bytes, text or Amount."""
         if isinstance(size, int):
             return cls(number=size, of="bytes")
         return cls.parse(size, images=images) if isinstance(size, str) else size
 
     def bytes(self, *, pool: int, images: int = 0) -> int:
-        """Return the size in whole bytes. pool, images: their sizes in bytes."""
         return int(self.number * {"bytes": 1, "pool": pool, "images": images}[self.of])
 
 
