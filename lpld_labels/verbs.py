@@ -355,10 +355,8 @@ class _CopyCall(Writes):
     pools: Pools
     out: Annotated[Location, Setting("The new pool; with unpack, the new image folder.", option=False)]
     _: KW_ONLY
-    images: Annotated[Location | None, Setting("The labelled image folder; OUT then stores its images.")] = (
-        None
-    )
-    unpack: Annotated[bool, Setting("Write only the images that POOL carries, to a new folder OUT.")] = False
+    images: Annotated[Location | None, Setting("The labelled image folder, to store images in OUT.")] = None
+    unpack: Annotated[bool, Setting("Extract only the images inside POOL, to a new folder OUT.")] = False
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -457,8 +455,8 @@ def report(call: _ReportCall) -> Reported | Comparison:
     and torch installed, views are shown as the student sees them. The page is one file that needs no network
     and no server.
 
-    For several pools, the command prints the settings that differ, bytes, what codecs kept, and which pool
-    was made from which.
+    For several pools, the command prints the settings that differ, bytes, the fidelity of codecs, and which
+    pool was made from which.
     """
     pools = listed(call.pools)
     if len(pools) > 1:

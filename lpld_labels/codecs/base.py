@@ -48,7 +48,7 @@ def binary_cell(data: bytes) -> Array:
 
 
 def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """Split CPU tensors by rows, with at most SERIAL_VALUES of the first per piece. Keep GPU ones whole."""
+    """Split CPU tensors by rows; a piece of the first has at most SERIAL_VALUES. Do not split GPU tensors."""
     import torch
 
     first = tensors[0]
@@ -148,5 +148,5 @@ class Codec(ABC):
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        """Rebuild the codec from the data in a pool; raise ManifestError on unknown parameters."""
+        """Create the codec from a pool's parameters and tables; raise ManifestError on unknown parameters."""
         return cls(**vars(convert(parameters, cls.settings, where=f"codec {cls.name}", all_known=True)))

@@ -1,8 +1,8 @@
 """Jobs: work split into tasks, the workers that run them, and their progress.
 
-A task is small to send, any worker can run it, and running it twice does no harm. Workers seal results in the
-job's output and return only numbers. Tasks without sealed results remain to be run, so if a worker, a machine
-or the caller dies, only unsealed work is lost.
+A task is small to send, any worker can run it, and running it twice does no harm. Workers write results to
+the job's output and return only numbers. If a worker, a machine or the caller dies, a later run repeats only
+the tasks without complete results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Worker(Protocol[Task_contra]):
     """Runs tasks one after the other."""
 
     def do(self, task: Task_contra, *, again: bool) -> Steps:
-        """Run a task; also count units sealed earlier. again: True if a lost worker may have sealed units."""
+        """Run a task; also count units finished earlier. again: a lost worker may have finished some."""
         ...
 
 

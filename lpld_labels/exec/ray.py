@@ -27,7 +27,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 NEWS_SECONDS = 0.5  # Between progress queries to the workers.
 STOP_SECONDS = 120.0  # For stopped workers to save their finished work.
 MOST_LOSSES = 10  # Of one task, or of one worker before its first task. Then the job fails.
-_GONE = object()  # Stands for the result of a call to a lost worker.
+_GONE = object()  # Result of a call to a lost worker.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 class Stream(IntEnum):
-    """The purpose of draws: a number that comes first in the key of their generator.
+    """The purpose of random draws: the first number in the key of their generator.
 
     Views of a pool have no such number: their keys are (epoch) and (epoch, batch). The large values exceed
     any realistic number of epochs. Changing a value would change images, orders and views.
@@ -69,7 +69,7 @@ def lowest_ranked(seed: int, keys: list[BatchKey], count: int) -> list[BatchKey]
 
 
 def keyed_generator(seed: int, *place: int) -> np.random.Generator:
-    """Return the generator for a key such as (epoch, batch), determined by the arguments alone.
+    """Return a random generator that depends only on the seed and a key such as (epoch, batch).
 
     seed: 0 to 2**64 - 1. place: the numbers of the key, each from 0 to 2**32 - 1.
     Different seeds or keys give independent streams, even if one key is a prefix of another.

@@ -1,4 +1,4 @@
-"""Compare pools: which settings and bytes differ, which pool was made from which, how much codecs kept."""
+"""Compare pools: which settings and bytes differ, which pool was made from which, and fidelity."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def _is_regular(pool: PoolReader) -> bool:
 
 
 def _sampler_eras(pool: PoolReader) -> list[Era]:
-    """Return the eras of PyTorch in which RandomSampler, with the programs' seed, draws the pool's order.
+    """Return the PyTorch versions (see ERAS) whose RandomSampler draws the pool's image order.
 
     Trainers draw as many images as the files of epoch 0 hold, so epoch 0 must be complete.
     """
@@ -408,7 +408,7 @@ def export_pool(
 ) -> ExportReport:
     """Write a pool of any codec as a label folder of another program.
 
-    A folder that already has exactly these files is left alone. overwrite: replace any other label folder.
+    A folder that already has exactly these files is not changed. overwrite: replace any other label folder.
     """
     if label_format not in TRAINERS:
         raise InvalidArgumentError("unknown export format", expected=", ".join(TRAINERS), got=label_format)
@@ -446,7 +446,7 @@ def export_pool(
 
 
 def _require_label_folder(path: Path) -> None:
-    """Refuse to replace anything but a folder of label files. The suffix `.tar` proves nothing."""
+    """Refuse to replace anything but a folder of label files, which are recognised by their content."""
     hint = "choose another path, or move it away"
     if path.exists() and not path.is_dir():
         raise PoolConflictError("not a folder, so it is not replaced", where=path, hint=hint)

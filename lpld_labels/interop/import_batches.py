@@ -339,7 +339,7 @@ class _Agreement(NamedTuple):
 
 
 def _chosen_era(request: Request, batch_size: int) -> Era:
-    """Return the era given in the options; if "auto", infer it from the labels. Raise if no era fits."""
+    """Return the PyTorch version (see ERAS) of the options; "auto" infers it from the labels or fails."""
     options, notes = request.options, request.notes
     found = _agreement_by_era(request, batch_size)
     parts = [f"{of.mean:.2f} +- {of.error:.2f} if {era}, {of.pairs} pairs" for era, of in found.items()]
@@ -369,7 +369,7 @@ def _chosen_era(request: Request, batch_size: int) -> Era:
 
 
 def _agreement_by_era(request: Request, batch_size: int) -> dict[Era, _Agreement]:
-    """Return how well epochs 0 and 1 agree in each era's image order; {} if there are too few pairs."""
+    """Return how well epochs 0 and 1 agree by PyTorch version (see ERAS); {} if there are too few pairs."""
     images = len(request.images)
     # m rows of each epoch have m * m / images images in common, on average.
     batches = math.ceil(math.sqrt(_WANTED_PAIRS * images) / batch_size)

@@ -214,7 +214,7 @@ def teachers(request: Request, classes: int, program: Program | None) -> tuple[T
 
 
 def _ensemble(request: Request, sample: BatchFile, side: int, program: Program | None) -> str:
-    """Return in words how the teachers' logits were combined: as the user says, else as published."""
+    """Return in words how the teachers' logits were combined: from the options, else as published."""
     if sample.mix_kind == "mixup" and side < _DEFAULT_SIDE:
         request.notes.odd.append(
             "G-VBSM's branches for small images label views before MixUp blends them, and train on the "

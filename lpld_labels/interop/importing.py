@@ -281,7 +281,7 @@ def _files_of_images(request: Request) -> list[tuple[int, Path]]:
 class ImportReport(Result):
     """Result of an import. found, assumed, odd: facts, assumptions and warnings, one sentence each.
 
-    holes: skipped files, each with the reason. source_bytes: size of the label files.
+    holes: skipped files and why. source_bytes: size of the label files.
     """
 
     format: str

@@ -40,7 +40,7 @@ def page_settings() -> dict[str, Any]:
 
 
 def index_file(index: pa.Table) -> bytes:
-    """Return a batch index as the bytes of a Parquet file. Delta encoding suits increasing integers."""
+    """Return a batch index as the bytes of a Parquet file. Integers ascend, so delta encoding suits them."""
     integers = [field.name for field in index.schema if pa.types.is_integer(field.type)]
     return _file(index, use_dictionary=False, column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"))
 

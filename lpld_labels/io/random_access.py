@@ -52,7 +52,7 @@ def read_regular(path: str | Path, *, most: int) -> bytes:
 def size_of_regular(path: str | Path) -> int | None:
     """Return the size of a regular file in bytes, following symlinks, or None if it does not exist."""
     try:
-        status = os.stat(path)  # noqa: PTH116  # asked for every file of a pool
+        status = os.stat(path)  # noqa: PTH116  # called for every file of a pool
         _require_regular(status)
     except OSError:
         return None

@@ -69,7 +69,7 @@ class Position(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One batch of one process, with `units` rows or label batches. All processes go on to `after`."""
+    """One batch of one process, with `units` rows or label batches. All processes continue at `after`."""
 
     before: Position
     units: int

@@ -160,7 +160,7 @@ class BatchIndex:
 
     @cached_property
     def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """(row group of each batch: [N], bounds of the row groups in `_by_shard`: [groups + 1])."""
+        """Row group of each batch, [N], and bounds of the row groups in `_by_shard`, [groups + 1]."""
         order = self._by_shard
         shards, offsets = self.shard[order], self._group_offset[order]
         changes = np.ones(len(order), bool)

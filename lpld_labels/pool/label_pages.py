@@ -175,7 +175,7 @@ def _fixed(body: pa.Buffer, kind: pa.DataType, count: int, where: str) -> Array:
 
 
 def _binary(body: pa.Buffer, start: int, present: npt.NDArray[np.bool_], where: str) -> Array:
-    """Return an array of binary values. From `start` on, the body has the length and bytes of each value."""
+    """Return an array of binary values. body: from `start` on, the length and the bytes of each value."""
     data = memoryview(body).cast("B")
     parts: list[memoryview] = []
     ends = [0]

@@ -164,7 +164,7 @@ class Unfinished:
         return try_lock(self._descriptor, fcntl.LOCK_EX)
 
     def delete(self) -> None:
-        """Delete everything. The plan goes last, because it proves that the other files are ours."""
+        """Delete everything. The plan is deleted last, because it proves that the other files are ours."""
         with write_errors(self.directory):
             for path in sorted(
                 self.directory.iterdir(), key=lambda path: (path.name == PLAN, path.name == PUBLISHED)

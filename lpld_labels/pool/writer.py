@@ -124,7 +124,7 @@ class PoolWriter:
         return manifest
 
     def close(self) -> None:
-        """Write pending batches, so that a later writer can resume, and unlock the path."""
+        """Write pending batches, so that a later writer can resume, and release the lock."""
         with self._open:
             self._flush()
 

@@ -137,7 +137,7 @@ def _check_out(
 
 
 def take_views(views: ViewBatch, slots: npt.NDArray[np.int64]) -> ViewBatch:
-    """Return the views of distinct `slots`, then partners outside `slots`, which mix with themselves."""
+    """Return the views of distinct `slots`, then all other mix partners, each mixed with itself."""
     order, mix = slots, views.mix
     if mix is not None:
         partners = mix.partner[slots]

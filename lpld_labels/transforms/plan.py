@@ -95,7 +95,7 @@ class PlanRow:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BudgetPlan:
-    """Ways to fit a budget, most views first. minimum: smallest acceptable share of information."""
+    """Ways to fit a budget, most views first. minimum: share of information that a good row keeps."""
 
     settings: PlanSettings
     minimum: float
@@ -173,7 +173,7 @@ def _pool_plan(pool: PoolReader, settings: PlanSettings, row: PlanRow, out: Loca
         codec=row.codec,
         bytes_per_row=row.trial.payload_per_row,
         views=settings.views,
-        # A pool that fits is copied whole. The lineage step that the copy adds does not count.
+        # The copy of a pool that fits may exceed the budget by its new lineage step.
         most_bytes=None if row.pruned is None and row.codec is None else settings.budget,
     )
 
@@ -203,7 +203,7 @@ def _fidelities(name: str, minimum: float) -> list[float | None]:
 
 
 class _Planner:
-    """Makes the rows of a plan from one sample. smallest: bytes of a one-batch pool, if that is too large."""
+    """Makes the rows of a plan from one sample. smallest: bytes of one batch as a pool, if too large."""
 
     def __init__(self, sample: LabelSample, settings: PlanSettings) -> None:
         self._sample, self._pool, self._settings = sample, sample.pool, settings
@@ -246,7 +246,7 @@ class _Planner:
     def _weighed(
         self, row: Callable[[PrunePlan | None], PlanRow], estimate: _Fitting | None
     ) -> _Fitting | None:
-        """Find what fits by writing pools, if they are small. Otherwise, return the estimate."""
+        """Find what fits by writing pools to a temporary directory. Return the estimate for large pools."""
         pool, settings, most, scales = self._pool, self._settings, self._everything.count, Scales(self._pool)
         if estimate is not None and estimate[0] is None and row(None).codec is None:
             return estimate  # A copy of the pool, whose size is known.

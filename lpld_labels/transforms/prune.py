@@ -47,7 +47,7 @@ Scores = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.integer]
 
-_WHOLE_EPOCH = MAX_INDEX + 1  # Batch number for ranking whole epochs; no batch has it.
+_WHOLE_EPOCH = MAX_INDEX + 1  # Used as the batch number to rank whole epochs.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,7 +60,7 @@ class PrunePlan:
     candidates: Places
     scores: Scores | None
     kept: Places
-    size: int = 0  # Bytes of the pool, if it was weighed.
+    size: int = 0  # Bytes of the pool, if it was measured.
 
     @property
     def count(self) -> int:

@@ -317,7 +317,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _fetch(text: bytes | None, store: RemoteStore, path: Path, *, whole: bool) -> None:
-    """Fetch a pool: all files if `whole`, else those read on opening. text: manifest, or None if no pool."""
+    """Fetch a pool: all files if `whole`, else the files read on opening. text: manifest; None: no pool."""
     if path.exists():
         shutil.rmtree(path)
     if text is None:

@@ -76,14 +76,14 @@ class PruneChoices:
         int | str | Amount | None, Setting("Keep as many batches as fit this size, e.g. 300MB or 10%.")
     ] = None
     level: Annotated[
-        Literal["batch", "epoch"], Setting("Keep single batches, or whole epochs (the last may be partial).")
+        Literal["batch", "epoch"], Setting("Select batches or whole epochs (the last may be incomplete).")
     ] = "batch"
     by: Annotated[
         Literal["random", "correct", "diff", "diff_signed", "cut_ratio", "confidence"],
         Setting("Choose batches at random, or by a metric of how easy the teacher found them."),
     ] = "random"
     prefer: Annotated[
-        Literal["hard", "easy", "uniform"] | None, Setting("Keep hard, easy or evenly spaced batches.")
+        Literal["hard", "easy", "uniform"] | None, Setting("Keep hard or easy batches, or some of each.")
     ] = None
     seed: Annotated[
         int | None, Setting("Seed of the random order.  [default: the pool's]", ge=0, le=MAX_SEED)
@@ -160,7 +160,7 @@ class EncodeSettings:
 class PlanChoices:
     """The budget of a pool, and what its labels must keep, as given by users."""
 
-    budget: Annotated[int | str | Amount, Setting("300MB, 10% (of POOL) or 1x-images (size of --images).")]
+    budget: Annotated[int | str | Amount, Setting("Size: 300MB, 10% (of POOL) or 1x-images (of --images).")]
     codecs: Annotated[
         tuple[str, ...],
         Setting("Codec to consider; repeat the option for more.  [default: f16, int8, int6, int4, klt]"),
