@@ -412,7 +412,7 @@ def _unpack(pool: Location, call: _CopyCall) -> Unpacked:
         images = packed_images(reader)
         if images is None:
             raise InvalidArgumentError(
-                "the pool does not carry its images",
+                "the pool does not contain its images",
                 where=reader.location,
                 hint="get the image folder it was labelled from; `copy --images` adds images to a pool",
             )

@@ -121,7 +121,7 @@ class KltFitter:
                 "codec 'klt' cannot reach this fidelity on these labels",
                 expected=f"at most {best.kept[temperature]:.4f} at T = {temperature:g}",
                 got=fidelity,
-                hint=f"request less, or use 'int8'; {sampled} rows were measured",
+                hint=f"request a lower fidelity, or use 'int8'; {sampled} rows were measured",
             )
         codec.target = {"fidelity": fidelity, "temperature": temperature, "seed": self.seed}
         return codec

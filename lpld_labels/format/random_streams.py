@@ -60,7 +60,7 @@ def batch_ranks(seed: int, epochs: npt.ArrayLike, batches: npt.ArrayLike) -> npt
 def lowest_ranked(seed: int, keys: list[BatchKey], count: int) -> list[BatchKey]:
     """Return the `count` keys of lowest rank, in key order. Smaller selections are subsets of larger ones."""
     if not 0 <= count <= len(keys):
-        raise InvalidArgumentError("cannot keep that many batches", expected=f"0 to {len(keys)}", got=count)
+        raise InvalidArgumentError("batch count is out of range", expected=f"0 to {len(keys)}", got=count)
     array = np.asarray(keys, np.int64).reshape(-1, 2)
     ranks = batch_ranks(seed, array[:, 0], array[:, 1])
     # Ties of 64-bit ranks are very unlikely. Breaking them by key makes the result deterministic.

@@ -85,7 +85,7 @@ def from_json(data: bytes, *, where: str) -> Any:
     except (UnicodeError, ValueError) as error:
         hint = "restore the file; the pool's data may be intact"
         raise ManifestError(f"not valid JSON: {error}", where=where, hint=hint) from None
-    raise ManifestError("JSON is nested too deep", where=where, expected=f"at most {MAX_JSON_DEPTH} levels")
+    raise ManifestError("JSON is nested too deeply", where=where, expected=f"at most {MAX_JSON_DEPTH} levels")
 
 
 def is_text(value: str) -> bool:

@@ -142,7 +142,7 @@ def _sampler_notes(pool: PoolReader) -> list[str]:
     fitting = _sampler_eras(pool)
     if not fitting:
         raise LabelSourceError(
-            "this format stores no image ids, and the pool lacks the order it implies",
+            "this format stores no image ids, and the pool's images are not in the order that trainers draw",
             where=pool.location,
             expected=f"the order of RandomSampler with seed {DEFAULT_SAMPLER_SEED}",
             hint="use --format lpld, which stores image ids, or build with --replayable-by sre2l",
@@ -427,7 +427,7 @@ def export_pool(
     else:
         is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
         if not is_free and not overwrite:
-            raise PoolConflictError("something is already here", where=out, hint=OVERWRITE_HINT)
+            raise PoolConflictError("a file or folder is already here", where=out, hint=OVERWRITE_HINT)
         job = {"pool": pool.manifest.content_digest, "format": label_format, **asdict(options)}
         with locked_directory(workplace), write_errors(out):
             _write(plan, _prepared(workplace, job), out, progress)

@@ -126,7 +126,7 @@ def _members(data: bytes, where: Path) -> dict[str, bytes]:
 
 def _refused(what: str, where: Path) -> UnsafePickleError:
     return UnsafePickleError(
-        f"pickle asks for {what}",
+        f"pickle contains {what}",
         where=where,
         expected="only tensors, numbers, lists and NumPy scalars",
         hint="none of it was run; do not trust this file",

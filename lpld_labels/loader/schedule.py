@@ -109,7 +109,7 @@ class Schedule:
             problem = "number of batches in an epoch is out of range"
             raise InvalidArgumentError(problem, expected=expected, got=self.batches_per_epoch)
         if len(self.epochs) == 0:
-            raise InvalidArgumentError("the pool holds no batches to sample from")
+            raise InvalidArgumentError("the pool contains no batches to sample from")
         lengths = np.unique(np.unique(self.epochs[self._usable], return_counts=True)[1])
         if self.equal_epochs and self.sampling in WHOLE_EPOCHS and len(lengths) > 1:
             raise InvalidArgumentError(
@@ -213,7 +213,7 @@ class Schedule:
 
     def position(self, epoch: int, steps: int, processes: Processes) -> Position:
         if steps < 0:
-            raise InvalidArgumentError("steps count from 0", expected="at least 0", got=steps)
+            raise InvalidArgumentError("number of steps is negative", expected="at least 0", got=steps)
         before = Position(epoch)
         done = islice(self.steps(before, processes), steps)
         return max((step.after for step in done), default=before)

@@ -69,7 +69,7 @@ def list_images(root: Location) -> tuple[list[str], list[int]]:
                 )
         if not found:
             raise ImageReadError(
-                "class folder holds no images",
+                "class folder contains no images",
                 where=folder / name,
                 expected=f"files ending in {', '.join(EXTENSIONS)}",
                 hint="add its images or remove the directory",
@@ -230,7 +230,7 @@ def find_images(pool: PoolReader, folder: Location | None = None) -> ImageSource
 def no_images(pool: str) -> InvalidArgumentError:
     """Return the error for a pool that does not contain its images."""
     return InvalidArgumentError(
-        "the pool does not carry its images",
+        "the pool does not contain its images",
         where=pool,
         hint="give the labelled image folder (--images), or add the images (lpld-labels copy --images)",
     )

@@ -148,7 +148,7 @@ def _places(pools: Sequence[PoolReader]) -> dict[BatchKey, tuple[PoolReader, int
         for number, key in enumerate(pool.keys):
             if key in places:
                 raise PoolConflictError(
-                    f"two pools hold {key}: {places[key][0].location} and {pool.location}",
+                    f"two pools contain {key}: {places[key][0].location} and {pool.location}",
                     hint="merge pools that have no batch in common",
                 )
             places[key] = pool, number
@@ -183,7 +183,7 @@ def unpack_images(images: PackedImages, out: Location, *, progress: Progress | N
         if _holds(folder, table):
             finish(folder)
             return 0
-        raise PoolConflictError("something is already here", where=folder, hint="choose another path")
+        raise PoolConflictError("a file or folder is already here", where=folder, hint="choose another path")
     with unfinished(folder) as work:
         work.begin({"unpack": table.digest().hex()})
         written = 0
