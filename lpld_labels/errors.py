@@ -11,7 +11,7 @@ LabelPoolError                  base class of all
 +-- PoolCorruptError            a file of a pool is missing, truncated or changed
 +-- PoolWriteError              the file system refused a write (full, read-only, permissions)
 +-- StoreError                  remote storage is unreachable or refuses (credentials, time-out)
-+-- PoolConflictError           two writers, or a writer and the pool, conflict
++-- PoolConflictError           another process writes here, or other files are in the way
 |   +-- StagingMismatchError    unfinished work of a different pool is in the way
 +-- BatchNotFoundError          the pool has no such batch
 +-- ImageMismatchError          the images are not the ones that were labelled
@@ -128,7 +128,7 @@ class StoreError(LabelPoolError):
 
 
 class PoolConflictError(LabelPoolError):
-    """Two writers, or a writer and the pool, conflict."""
+    """Another process writes here, or other files are in the way."""
 
 
 class StagingMismatchError(PoolConflictError):

@@ -361,7 +361,7 @@ class _CopyCall(Writes):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Unpacked(Result):
-    """Result of `copy --unpack`. written: number of images that the folder did not have."""
+    """Result of `copy --unpack`. written: number of images that were missing in the folder."""
 
     pool: str
     folder: str

@@ -500,7 +500,7 @@ def histogram(
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Maps low..high to start..end."""
+    """Maps the values low to high linearly to start to end."""
 
     low: float
     high: float

@@ -86,7 +86,7 @@ def row_type(classes: int) -> np.dtype[Any]:
 
 
 def gather_facts(pool: PoolReader) -> PoolFacts:
-    """Return the facts of an open pool. Reads the index and the image ids of all views."""
+    """Return counts over an open pool. Reads the index and the image ids of all views."""
     images = pool.images
     views = views_per_image(pool)
     # Image folders may have more classes than labels have columns.

@@ -32,7 +32,7 @@ MAX_IMAGES = (2**32 - 1) // 20  # PyTorch draws 64 bits per step for more images
 
 
 class SampledOrders:
-    """The image ids of any epoch in sampling order. Access is fastest if epochs ascend."""
+    """The image ids of any epoch in sampling order. Access is fastest in ascending order of epochs."""
 
     def __init__(self, count: int, *, era: Era = "new", seed: int = DEFAULT_SAMPLER_SEED) -> None:
         if not 1 <= count <= MAX_IMAGES:

@@ -165,8 +165,8 @@ def _classes(request: Request, sample: BatchFile) -> int:
 def likely_classes(request: Request, highest: int) -> int:
     """Return the number of classes of a top-k folder whose labels contain classes up to `highest`.
 
-    The number is that of a published program. It equals the number of class folders or, if `highest` is
-    beyond these folders, is the smallest number above `highest`.
+    Candidates are the numbers of classes of published programs. If `highest` is among the class folders, the
+    result is the number of class folders, else the smallest candidate above `highest`.
     """
     folders = request.class_folders
     counts = sorted(request.layout.programs)

@@ -52,7 +52,7 @@ _WHOLE_EPOCH = MAX_INDEX + 1  # Used as the batch number to rank whole epochs.
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrunePlan:
-    """Which batches stay. candidates, kept: batch numbers in key order. scores: per candidate, or None."""
+    """Which batches to keep. candidates, kept: batch numbers in key order. scores: per candidate, or None."""
 
     pool: PoolReader
     settings: PruneSettings
@@ -117,7 +117,7 @@ class PrunePlan:
 
 
 def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress | None = None) -> PrunePlan:
-    """Decide which batches stay: only complete batches, if there are any. Only metrics read labels."""
+    """Choose the batches to keep: complete ones, if there are any. Labels are read only for metrics."""
     index = pool.index
     candidates = np.flatnonzero(index.rows == pool.header.batch_size)
     if not len(candidates):
