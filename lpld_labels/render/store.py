@@ -172,7 +172,7 @@ class PixelFile:
         return pixels.reshape(height, width, 3)
 
     def _write(self, index: int, image: Pixels) -> None:
-        """Write the pixels, then their seal, with pwrite: writing to the map of a full disk kills the process."""
+        """Write pixels, then their seal, with pwrite: on a full disk, writing to a map kills the process."""
         seal = _FILLED | isal_zlib.crc32(image.data)
         with write_errors(self._path):
             for data, position in (
