@@ -36,9 +36,7 @@ _LAZY = {
     "lpld_labels.format.records": ("BatchKey", "Box", "CutOut", "LabelBatch", "Mix", "ViewBatch"),
     "lpld_labels.pool.reader": ("PoolReader",),
     "lpld_labels.pool.writer": ("PoolWriter",),
-    "lpld_labels.verbs": (
-        *("copy", "encode", "export", "import_labels", "plan", "prune", "report", "summary"),
-    ),
+    "lpld_labels.verbs": ("copy", "encode", "export", "import_labels", "plan", "prune", "report", "summary"),
     "lpld_labels.version": ("__version__",),
 }
 

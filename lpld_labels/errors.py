@@ -1,27 +1,27 @@
 """All errors that this project raises deliberately.
 
-    LabelPoolError                  base class of all
-    +-- InvalidBatchError           an invalid label batch (shape, dtype, range, NaN)
-    +-- InvalidArgumentError        an invalid option or argument
-    |   +-- UsageError              arguments that conflict, or one is missing
-    +-- MissingExtraError           an optional dependency is not installed
-    +-- PoolFormatError             not a pool, or one that this version cannot read
-    |   +-- NotAPoolError           the manifest is missing
-    |   +-- ManifestError           the manifest is invalid
-    +-- PoolCorruptError            a file of a pool is missing, truncated or changed
-    +-- PoolWriteError              the file system refused a write (full, read-only, permissions)
-    +-- StoreError                  remote storage is unreachable or refuses (credentials, time-out)
-    +-- PoolConflictError           two writers, or a writer and the pool, conflict
-    |   +-- StagingMismatchError    unfinished work of a different pool is in the way
-    +-- BatchNotFoundError          the pool has no such batch
-    +-- ImageMismatchError          the images are not the ones that were labelled
-    +-- ImageReadError              an image folder or an image in it cannot be read
-    +-- LabelSourceError            a label folder cannot be imported, or a pool cannot be exported to one
-    |   +-- LabelFileError          a label file is missing, corrupt or does not fit its folder
-    |       +-- UnsafePickleError   a label file contains more than data; none of its code was run
-    +-- ComputationError            a computation failed (values not finite, out of memory)
-    +-- WorkerDiedError             a worker process was killed or does not respond
-    +-- ClusterError                the cluster is missing or has no resources for the job
+LabelPoolError                  base class of all
++-- InvalidBatchError           an invalid label batch (shape, dtype, range, NaN)
++-- InvalidArgumentError        an invalid option or argument
+|   +-- UsageError              arguments that conflict, or one is missing
++-- MissingExtraError           an optional dependency is not installed
++-- PoolFormatError             not a pool, or one that this version cannot read
+|   +-- NotAPoolError           the manifest is missing
+|   +-- ManifestError           the manifest is invalid
++-- PoolCorruptError            a file of a pool is missing, truncated or changed
++-- PoolWriteError              the file system refused a write (full, read-only, permissions)
++-- StoreError                  remote storage is unreachable or refuses (credentials, time-out)
++-- PoolConflictError           another process writes here, or other files are in the way
+|   +-- StagingMismatchError    unfinished work of a different pool is in the way
++-- BatchNotFoundError          the pool has no such batch
++-- ImageMismatchError          the images are not the ones that were labelled
++-- ImageReadError              an image folder or an image in it cannot be read
++-- LabelSourceError            a label folder cannot be imported, or a pool cannot be exported to one
+|   +-- LabelFileError          a label file is missing, corrupt or does not fit its folder
+|       +-- UnsafePickleError   a label file contains more than data; none of its code was run
++-- ComputationError            a computation failed (values not finite, out of memory)
++-- WorkerDiedError             a worker process was killed or does not respond
++-- ClusterError                the cluster is missing or has no resources for the job
 
 A message is one line: where (path, field), what was expected, what was found, what to do.
 """
@@ -31,6 +31,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from functools import partial
 
 EXTRAS = {
     "torch": "torch",
@@ -78,15 +79,13 @@ class LabelPoolError(Exception):
         self.hint = without_secrets(hint)
         super().__init__(_one_line(self.where, self.problem, self.expected, self.got, self.hint))
 
+    def parts(self) -> dict[str, str]:
+        """Return the parts of the message as arguments for another error."""
+        return {name: getattr(self, name) for name in ("problem", "where", "expected", "got", "hint")}
+
     def __reduce__(self) -> tuple[object, ...]:
         """Keep all parts of the message when a worker process sends the error."""
-        return (_rebuild, (type(self), self.problem, self.where, self.expected, self.got, self.hint))
-
-
-def _rebuild(
-    kind: type[LabelPoolError], problem: str, where: str, expected: str, got: str, hint: str
-) -> LabelPoolError:
-    return kind(problem, where=where, expected=expected, got=got, hint=hint)
+        return partial(type(self), **self.parts()), ()
 
 
 class InvalidBatchError(LabelPoolError):
@@ -130,7 +129,7 @@ class StoreError(LabelPoolError):
 
 
 class PoolConflictError(LabelPoolError):
-    """Two writers, or a writer and the pool, conflict."""
+    """Another process writes here, or other files are in the way."""
 
 
 class StagingMismatchError(PoolConflictError):

@@ -53,7 +53,7 @@ class ExecutorOptions:
     """Options that choose the executor: processes of this machine, or a Ray cluster."""
 
     jobs: Annotated[
-        int | None, Setting("Number of processes.  [default: 1; on Ray, all that the cluster can run]", ge=1)
+        int | None, Setting("Number of processes.  [default: 1; on Ray, as many as possible]", ge=1)
     ] = None
     ray: Annotated[
         str | None,

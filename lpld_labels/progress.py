@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from lpld_labels.exec.job import TaskCounts
 
 SECONDS_WITHOUT_TOTAL = 1.0
-SECONDS_BETWEEN_DRAWINGS = 0.2
-"""Shortest time between redraws in a notebook."""
+SECONDS_BETWEEN_DRAWINGS = 0.2  # In a notebook.
 
 
 class Progress:
@@ -39,8 +38,7 @@ class Progress:
         return contextlib.nullcontext(self)
 
 
-ShowProgress = Callable[[int, int], None] | bool | None
-"""A function of (done, total), or True for bars."""
+ShowProgress = Callable[[int, int], None] | bool | None  # A function of (done, total), or True for bars.
 
 
 def progress_of(show: ShowProgress) -> Progress:

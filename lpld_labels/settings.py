@@ -103,7 +103,8 @@ def check_settings(settings: object) -> None:
     cls: type = type(settings)
     for name, entry in setting_fields(cls).items():
         value = getattr(settings, name)
-        numbers = [part for part in (value if isinstance(value, tuple) else (value,)) if _is_number(part)]
+        parts = value if isinstance(value, tuple) else (value,)
+        numbers = [part for part in parts if isinstance(part, int | float) and not isinstance(part, bool)]
         if not all(map(entry.setting.allows, numbers)):
             raise wrong_setting(name, f"a number {entry.setting.range}".rstrip(), value)
         takes_numbers = any(kind in (int, float) for kind in entry.kinds)
@@ -117,10 +118,6 @@ def check_settings(settings: object) -> None:
 def wrong_setting(name: str, expected: str, got: object) -> InvalidArgumentError:
     """Return the error for a field with an invalid value."""
     return InvalidArgumentError(f"{name.replace('_', ' ')} is wrong", expected=expected, got=got)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def values_of(cls: type, call: object) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -87,8 +87,7 @@ def prune(call: _PruneCall) -> Pruned:
     from lpld_labels.pool.publish import coverage_of, views_per_image
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.transforms.lineage import step
-    from lpld_labels.transforms.pipeline import require_output
+    from lpld_labels.transforms.pipeline import lineage_step, require_output
     from lpld_labels.transforms.prune import plan_prune, write_pruned
 
     shown = progress_of(call.progress)
@@ -98,7 +97,7 @@ def prune(call: _PruneCall) -> Pruned:
         budget = None if call.budget is None else Amount.of_any(call.budget, images=False)
         limit = None if budget is None else budget.bytes(pool=before)
         settings = part_of(PruneSettings, call, budget=limit)
-        done = step("prune", reader.manifest.content_digest, settings)
+        done = lineage_step("prune", reader.manifest.content_digest, settings)
         require_output(call.out, reader.location, overwrite=call.overwrite, step=done)
         with shown.stage("scoring batches") as progress:
             plan = plan_prune(reader, settings, progress=progress)
@@ -356,17 +355,14 @@ def export(call: _ExportCall) -> ExportReport:
 class _CopyCall(Writes):
     pools: Pools
     out: Annotated[Location, Setting("The new pool; with unpack, the new image folder.", option=False)]
-    images: Annotated[Location | None, Setting("The labelled image folder; OUT then stores its images.")] = (
-        field(default=None, kw_only=True)
-    )
-    unpack: Annotated[bool, Setting("Write only the images that POOL carries, to a new folder OUT.")] = field(
-        default=False, kw_only=True
-    )
+    _: KW_ONLY
+    images: Annotated[Location | None, Setting("The labelled image folder, to store images in OUT.")] = None
+    unpack: Annotated[bool, Setting("Extract only the images inside POOL, to a new folder OUT.")] = False
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Unpacked(Result):
-    """Result of `copy --unpack`. written: number of images that the folder did not have."""
+    """Result of `copy --unpack`. written: number of images that were missing in the folder."""
 
     pool: str
     folder: str
@@ -417,7 +413,7 @@ def _unpack(pool: Location, call: _CopyCall) -> Unpacked:
         images = packed_images(reader)
         if images is None:
             raise InvalidArgumentError(
-                "the pool does not carry its images",
+                "the pool does not contain its images",
                 where=reader.location,
                 hint="get the image folder it was labelled from; `copy --images` adds images to a pool",
             )
@@ -429,16 +425,15 @@ def _unpack(pool: Location, call: _CopyCall) -> Unpacked:
 @dataclass(frozen=True)
 class _ReportCall(Shows):
     pools: Pools
-    out: Annotated[Location | None, Setting("The HTML file, for a single pool.")] = field(
-        default=None, kw_only=True
-    )
+    _: KW_ONLY
+    out: Annotated[Location | None, Setting("The HTML file, for a single pool.")] = None
     images: Annotated[
         Location | None,
         Setting("The labelled image folder, to show views; not needed if POOL carries its images."),
-    ] = field(default=None, kw_only=True)
+    ] = None
     recipe: Annotated[
         Sequence[str], Setting("Commands that reproduce the pool, to show on the page.", option=False)
-    ] = field(default=(), kw_only=True)
+    ] = ()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -461,8 +456,8 @@ def report(call: _ReportCall) -> Reported | Comparison:
     and torch installed, views are shown as the student sees them. The page is one file that needs no network
     and no server.
 
-    For several pools, the command prints the settings that differ, bytes, what codecs kept, and which pool
-    was made from which.
+    For several pools, the command prints the settings that differ, bytes, the fidelity of codecs, and which
+    pool was made from which.
     """
     pools = listed(call.pools)
     if len(pools) > 1:

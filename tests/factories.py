@@ -29,6 +29,8 @@ from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.pool.plan import PoolPlan, Shard
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.transforms.pipeline import run_plan
+from lpld_labels.transforms.prune import plan_prune, write_pruned
+from lpld_labels.transforms.settings import PruneSettings
 
 SIZE = 32
 
@@ -201,3 +203,15 @@ def assert_same_views(found: Any, expected: Any) -> None:
             if field.name not in ("labels", "mix", "cutout"):
                 value = getattr(wanted, field.name)
                 np.testing.assert_equal(getattr(mine, field.name), value, err_msg=field.name)
+
+
+def prune_pool(
+    pool: PoolReader,
+    out: str | Path,
+    settings: PruneSettings,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Manifest:
+    plan = plan_prune(pool, settings, progress=progress)
+    return write_pruned(plan, out, overwrite=overwrite, progress=progress)

@@ -23,7 +23,7 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.plan import apply_plan, plan_budget
-from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.prune import plan_prune, write_pruned
 from lpld_labels.transforms.settings import DEFAULT_FIDELITY, PlanSettings, PruneSettings
 
 
@@ -105,7 +105,7 @@ def pool_of(workshop: Workshop, cell: Cell) -> Iterator[PoolReader]:
         shutil.rmtree(folder, ignore_errors=True)
         try:
             made = folder / "f16"
-            prune_pool(labels, made, prune_settings(workshop.scale, cell))
+            write_pruned(plan_prune(labels, prune_settings(workshop.scale, cell)), made)
             if cell.codec != "f16":
                 with PoolReader(made) as plain:
                     fill_budget(labels, folder / "pool", cell, pool_bytes(plain.manifest))

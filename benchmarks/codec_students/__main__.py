@@ -37,8 +37,7 @@ from lpld_core.train.train_teacher import TeacherJob, train_teacher
 from lpld_labels import PoolReader
 from lpld_labels.codecs import codec_named
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.sample import LabelSample
+from lpld_labels.transforms.encode import LabelSample, encode_pool
 from lpld_labels.transforms.settings import EncodeSettings
 
 FIDELITY, TEMPERATURE = 0.97, 20.0

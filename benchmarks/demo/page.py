@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.demo.table import COLUMNS, Line, cells, findings, what_pruning_costs
-from lpld_labels.inspect.charts import Bar, Chart, bars
 from lpld_labels.inspect.page import render_page, save_page
+from lpld_labels.inspect.report import Bar, Chart, bars
 from lpld_labels.inspect.text import human_bytes
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.klt_fit import KltFitter
 from lpld_labels.codecs.packing import pack_bands
 from lpld_labels.format.records import LabelArray
-from lpld_labels.transforms.sample import LabelSample
+from lpld_labels.transforms.encode import LabelSample
 from lpld_labels.transforms.settings import EncodeSettings
 
 MILLION = 1_000_000

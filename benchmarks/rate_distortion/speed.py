@@ -78,7 +78,7 @@ def decode_against_replay(curve: RateDistortion, images: Path | None, *, runs: i
         "replay": timings["replay"].median / views.rows,
     }
     return {
-        "coefficients": codec.dimensions,
+        "coefficients": len(codec.basis),
         "rows_decoded": len(labels),
         "images_replayed": views.rows,
         "share": round(per_image["decode"] / per_image["replay"], 4),
@@ -110,7 +110,7 @@ def many_classes(*, classes: int, rows: int) -> dict[str, Any]:
         "fit_seconds": round(seconds, 1),
         "fit_cpu_seconds": round(cpu, 1),
         "peak_memory_mb": round(peak_memory_mb()),
-        "coefficients": codec.dimensions,
+        "coefficients": len(codec.basis),
         "payload_per_row": round(trial.payload_per_row, 1),
         "table_bytes": tables,
         "total_per_row_at_1m": round(total, 1),

@@ -40,7 +40,7 @@ from lpld_labels.inspect.summary import summarise as inspect_pool
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.prune import plan_prune, write_pruned
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests.servers.files import file_server
 from tests.servers.objects import object_server
@@ -57,7 +57,7 @@ KLT_PART = 4
 def make_pools(folder: Path, gigabytes: float) -> dict[str, PoolReader]:
     """Write the pools: real logits with noise as f16:plain, and a part of them as klt at .97."""
     plain = write_large_pool(REAL_LABELS, folder / NAMES["f16:plain"], gigabytes, "f16:plain")
-    prune_pool(plain, folder / "part", PruneSettings(ratio=KLT_PART))
+    write_pruned(plan_prune(plain, PruneSettings(ratio=KLT_PART)), folder / "part")
     with PoolReader(folder / "part") as part:
         encode_pool(part, folder / NAMES["klt"], EncodeSettings(codec="klt", fidelity=0.97))
     shutil.rmtree(folder / "part")
@@ -130,10 +130,10 @@ def _copy(folder: Path, work: Path, pool: PoolReader) -> dict[str, Any]:
 
         def copy() -> None:
             with PoolReader(address, view_cache_bytes=0, open_shards=2) as reader:
-                prune_pool(reader, work / "part", PruneSettings(ratio=40))
+                write_pruned(plan_prune(reader, PruneSettings(ratio=40)), work / "part")
 
         found: dict[str, Any] = asked(proxy, copy)
-    prune_pool(pool, work / "expected", PruneSettings(ratio=40))
+    write_pruned(plan_prune(pool, PruneSettings(ratio=40)), work / "expected")
     expected = PoolReader(work / "expected").manifest
     if PoolReader(work / "part").manifest.content_digest != expected.content_digest:
         raise RuntimeError("the copy is not what pruning here gives")

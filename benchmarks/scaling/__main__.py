@@ -33,7 +33,7 @@ from lpld_labels.codecs import codec_named
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.prune import plan_prune, write_pruned
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 
 ROWS, CLASSES, IMAGES, PER_EPOCH = 128, 1000, 10_000, 78
@@ -103,7 +103,7 @@ def prune(labels: Path, folder: Path, batches: int) -> dict[str, float]:
     del labels
     with PoolReader(folder / "pool", view_cache_bytes=0, open_shards=2) as pool:
         start = time.perf_counter()
-        manifest = prune_pool(pool, folder / "pruned", PruneSettings(ratio=PRUNE_RATIO))
+        manifest = write_pruned(plan_prune(pool, PruneSettings(ratio=PRUNE_RATIO)), folder / "pruned")
         seconds = time.perf_counter() - start
     return {"seconds": seconds, "rows": batches * ROWS, "bytes": pool_bytes(manifest)}
 

@@ -92,13 +92,13 @@ PRUNE = """
 
     start = time.perf_counter()
     from lpld_labels import PoolReader
-    from lpld_labels.transforms.prune import prune_pool
+    from lpld_labels.transforms.prune import plan_prune, write_pruned
     from lpld_labels.transforms.settings import PruneSettings
     imported = time.perf_counter()
     at_rest = peak_kb()
     pool, out, settings = sys.argv[1:]
     with PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader:
-        manifest = prune_pool(reader, out, PruneSettings(**json.loads(settings)))
+        manifest = write_pruned(plan_prune(reader, PruneSettings(**json.loads(settings))), out)
     assert "torch" not in sys.modules
     peak = peak_kb()
     print(json.dumps({

@@ -35,9 +35,8 @@ from lpld_labels.pool.unfinished import finish
 from lpld_labels.render import batches_per_epoch
 from lpld_labels.render.images import FolderImages, scan_image_folder
 from lpld_labels.results import Result
-from lpld_labels.transforms import lineage
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, pool_path, require_apart
-from lpld_labels.transforms.pipeline import run_part
+from lpld_labels.transforms.pipeline import SETTINGS, lineage_step, run_part, settings_json
 from lpld_labels.transforms.prune import kept_count
 
 SHARD_SECONDS = 60.0
@@ -202,7 +201,7 @@ class Build:
                     got=f"outputs that differ by {difference:.0%}",
                     hint="its code, normalisation or resizing changed; " + AS_BUILT,
                 )
-            recorded = known.get(lineage.SETTINGS) or {}
+            recorded = known.get(SETTINGS) or {}
             for name, now in (("replayable_by", ours.replayable_by), ("amp", ours.amp)):
                 if recorded.get(name, now) != now:
                     raise PoolConflictError(
@@ -216,7 +215,7 @@ class Build:
     def plan(self, base: Manifest | None, present: Collection[BatchKey], executor: Executor) -> PoolPlan:
         settings = self.recorded_settings
         parent = base.content_digest if base else None
-        step = lineage.step("build", parent, settings, batches=len(self.wanted), **{PROBE: self.probe})
+        step = lineage_step("build", parent, settings, batches=len(self.wanted), **{PROBE: self.probe})
         before = base.header.lineage if base else ()
         missing = [key for key in self.wanted if key not in present]
         workers = executor.workers * (self.settings.part.of if self.settings.part else 1)
@@ -235,7 +234,7 @@ class Build:
             # Workers on other machines are sent the weights; workers on this machine read the weights files.
             source=replace(self.source, sent=not (executor.on_this_machine and self.settings.teachers)),
             shards=cut_evenly(missing, max(1, size)),
-            settings={"build": lineage.settings_json(settings)},
+            settings={"build": settings_json(settings)},
             base=base,
             packed=Packed(self.source.images) if settings.pack else None,
             notes={

@@ -81,9 +81,7 @@ def restore_codec(
         codec.require_fit(classes=classes)
     except (ManifestError, PoolCorruptError) as error:
         place = f"{where}, {error.where}" if error.where else where
-        raise type(error)(
-            error.problem, where=place, expected=error.expected, got=error.got, hint=error.hint
-        ) from None
+        raise type(error)(**{**error.parts(), "where": place}) from None
     if set(tables) != set(codec.tables()):
         raise ManifestError(
             f"codec '{entry.name}' has the wrong tables",

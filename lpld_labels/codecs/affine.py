@@ -51,7 +51,7 @@ class RowGrid:
         if spread.max(initial=0.0) > _WIDEST:
             # Decoders compute scale * code in float32, which must not overflow.
             raise InvalidBatchError(
-                "range of a label row is too large for its grid",
+                "range of a label row is too large to quantise",
                 expected=f"at most {_WIDEST:.3g}",
                 got=float(spread.max()),
                 hint="use codec 'f32'",
@@ -101,7 +101,7 @@ def _rounded(
     rounded = np.where(beyond, np.nextafter(near, limit), near)
     if not np.isfinite(rounded).all():
         raise InvalidBatchError(
-            "label too large for its grid",
+            "label is too large to quantise",
             expected=f"at most {np.finfo(near.dtype).max}",
             got=float(np.abs(exact).max()),
             hint="use codec 'f32'",
@@ -164,7 +164,7 @@ class AffineCodec(Codec):
         packed = flat[codes.offset * width : (codes.offset + rows) * width].reshape(rows, width)
         spare = 8 * width - self.bits * classes
         if spare and (packed[:, -1] >> np.uint8(8 - spare)).any():
-            raise PoolCorruptError("left-over bits of column 'codes' are not 0", where="codes")
+            raise PoolCorruptError("unused bits of column 'codes' are not 0", where="codes")
         grid = RowGrid(
             codes=unpack_bits(packed, self.bits, classes),
             scale=payload["scale"].to_numpy(zero_copy_only=True),

@@ -31,8 +31,7 @@ Granularity = Literal["view", "batch"]
 Payload = Mapping[str, Array]
 """Payload column name -> Arrow array of B rows (granularity view) or 1 row (batch)."""
 FloatArray = npt.NDArray[np.float32]
-Parts = tuple[npt.NDArray[Any], ...]
-"""Partly decoded labels (`Codec.split`): arrays with one entry per row of the batch."""
+Parts = tuple[npt.NDArray[Any], ...]  # Partly decoded labels (`Codec.split`), one entry per row.
 
 SERIAL_VALUES = 32_768  # Above this, torch starts threads on a CPU, which costs more time than it saves.
 
@@ -49,7 +48,7 @@ def binary_cell(data: bytes) -> Array:
 
 
 def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """Split CPU tensors by rows, with at most SERIAL_VALUES of the first per piece. Keep GPU ones whole."""
+    """Split CPU tensors by rows; a piece of the first has at most SERIAL_VALUES. Do not split GPU tensors."""
     import torch
 
     first = tensors[0]
@@ -94,10 +93,6 @@ class Codec(ABC):
     def top_k(self) -> TopKCodec | None:
         """The codec itself if it stores only the values of some classes per row, else None."""
         return None
-
-    def describe(self) -> str:
-        settings = ", ".join(f"{name} {value}" for name, value in self.parameters().items())
-        return f"{self.name}, {settings}" if settings else self.name
 
     def parameters(self) -> dict[str, Any]:
         """Return the decoder's settings as JSON values for the manifest."""
@@ -153,5 +148,5 @@ class Codec(ABC):
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        """Rebuild the codec from the data in a pool; raise ManifestError on unknown parameters."""
+        """Create the codec from a pool's parameters and tables; raise ManifestError on unknown parameters."""
         return cls(**vars(convert(parameters, cls.settings, where=f"codec {cls.name}", all_known=True)))

@@ -25,8 +25,7 @@ from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
 
 Layout = Literal["compact", "plain"]
-_BIAS = np.float32(2.0**112)
-"""2^(127 - 15), because exponents have bias 127 in float32 and bias 15 in float16."""
+_BIAS = np.float32(2.0**112)  # Exponents have bias 127 in float32 and 15 in float16.
 _BLOCK = 24_000
 
 
@@ -71,10 +70,11 @@ class _FloatCodec(Codec):
             array = pa.ListArray.from_arrays(offsets, pa.array(values.ravel()), type=column)
             return EncodedLabels(payload={"labels": array}, canonical=canonical)
         words = values.reshape(-1).view(f"<u{self.dtype.itemsize}")
-        payload = {
-            f"plane_{k}": binary_cell(ZSTD.fast.compress(_plane(words, k).data))
-            for k in range(self.dtype.itemsize)
-        }
+        payload = {}
+        for k in range(self.dtype.itemsize):
+            # Shifting is twice as fast as strided access.
+            plane = (words >> 8 * k if k else words).astype(np.uint8)
+            payload[f"plane_{k}"] = binary_cell(ZSTD.fast.compress(plane.data))
         return EncodedLabels(payload=payload, canonical=canonical)
 
     def _stored(self, labels: LabelArray) -> LabelArray:
@@ -125,12 +125,6 @@ class _FloatCodec(Codec):
 
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
         return [raw_bytes(self.decode(payload, rows=rows, classes=classes, dtype=self.dtype))]
-
-
-def _plane(words: npt.NDArray[Any], k: int) -> npt.NDArray[np.uint8]:
-    """Return byte k of every word. Shifting is twice as fast as strided access."""
-    shifted = words >> 8 * k if k else words
-    return shifted.astype(np.uint8)
 
 
 class Float16Codec(_FloatCodec):

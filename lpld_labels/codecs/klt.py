@@ -125,14 +125,6 @@ class KltCodec(Codec):
         self.basis: FloatArray = tables.basis()  # [L + 1, C]
         self._on_device: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def describe(self) -> str:
-        return f"{self.name}, step {self.step:.4g}, {self.dimensions} coefficients per row"
-
-    @property
-    def dimensions(self) -> int:
-        """Number of coefficients per row, including the row mean."""
-        return len(self.basis)
-
     def parameters(self) -> dict[str, Any]:
         return {**super().parameters(), "edges": list(self.edges)}
 
@@ -159,8 +151,6 @@ class KltCodec(Codec):
     @cached_property
     def _bands(self) -> tuple[str, ...]:
         return tuple(f"band_{number}" for number in range(len(self.edges) - 1))
-
-    # Encoding
 
     def encode(self, labels: LabelArray) -> EncodedLabels:
         numbers = self.numbers(labels)
@@ -227,7 +217,6 @@ class KltCodec(Codec):
         corrections: Doubles = np.rint((wanted - coarse) / grid)
         corrected = coarse + corrections * grid
         top = wanted.argmax(axis=1)
-        # Find the largest of the other labels after decoding.
         others = (integers * np.float32(self.step)) @ self.basis
         others += self.mean
         np.put_along_axis(others, places, corrected.astype(np.float32), axis=1)
@@ -251,8 +240,6 @@ class KltCodec(Codec):
     @cached_property
     def _columns(self) -> Doubles:
         return np.ascontiguousarray(self.basis.T, np.float64)
-
-    # Decoding
 
     def decode(
         self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
@@ -346,9 +333,6 @@ def _largest_classes(labels: LabelArray, k: int) -> IntArray:
     if k == 1:
         return np.asarray(labels.argmax(axis=1)[:, None], np.int32)
     return members(largest(labels, k), k)
-
-
-# Tables
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -121,7 +121,7 @@ class KltFitter:
                 "codec 'klt' cannot reach this fidelity on these labels",
                 expected=f"at most {best.kept[temperature]:.4f} at T = {temperature:g}",
                 got=fidelity,
-                hint=f"request less, or use 'int8'; {sampled} rows were measured",
+                hint=f"request a lower fidelity, or use 'int8'; {sampled} rows were measured",
             )
         codec.target = {"fidelity": fidelity, "temperature": temperature, "seed": self.seed}
         return codec
@@ -155,11 +155,9 @@ class KltFitter:
 
     @property
     def _scale(self) -> float:
-        """Largest spread of any coefficient; 1 if all labels are equal."""
         return max(self._shift, float(self._spectrum.spreads.max(initial=0))) or 1.0
 
     def _grain(self, step: float) -> FloatArray:
-        """Return the quantisation step of each direction's entries: float32 [K]."""
         directions, spreads = self._spectrum.directions, self._spectrum.spreads
         classes = directions.shape[1]
         grain: FloatArray = step / (spreads * math.sqrt(self.rows))
@@ -253,9 +251,6 @@ def _entropy(integers: FloatArray) -> FloatArray:
     return np.asarray(-(share * np.log2(np.where(share > 0, share, 1))).sum(axis=1), np.float32)
 
 
-# Directions
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Spectrum:
     """Mean and principal directions of some labels.
@@ -315,7 +310,6 @@ def _logits(block: LabelArray, label_kind: str) -> FloatArray:
 
 
 def _centred(group: Sequence[FloatArray], mean: FloatArray) -> FloatArray:
-    """Return the rows of all blocks minus the mean, then minus each row's own mean."""
     values = np.concatenate(group) - mean
     values -= values.mean(axis=1, keepdims=True)
     return values

@@ -4,10 +4,9 @@ logits         z before softmax. At temperature T they mean softmax(z / T).
 probabilities  p after softmax. At temperature T they mean p ** (1 / T), divided by their sum. This equals
                softmax(z / T) of the original logits, because log p is z up to a shift of the row.
 
-A probability of 0 stays 0 at every temperature. Its logit is minus infinity, and its term in KL(p || q) is 0.
-At T = 20, (.9, .1, 0, ...) becomes (.527, .473, 0, ...). Programs that store zeros do the same: Fast
-Knowledge Distillation stores zeros in hard labels and in top-k labels without a tail. If a small number
-replaced 0, thousands of empty classes would get most of the mass at T = 20.
+A probability of 0 stays 0 at every temperature, as in Fast Knowledge Distillation, which stores zeros in hard
+and top-k labels. Its logit is minus infinity, and its term in KL(p || q) is 0. At T = 20, (.9, .1, 0, ...)
+becomes (.527, .473, 0, ...). If a small number replaced 0, empty classes would get most of the mass.
 
 Functions accept NumPy arrays and torch tensors, with equal results up to float32 rounding; torch is not
 imported.
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 FloatArray = npt.NDArray[np.float32]
-Labels = TypeVar("Labels", FloatArray, "torch.Tensor")
-"""Labels of one batch: float32 [B, C]."""
+Labels = TypeVar("Labels", FloatArray, "torch.Tensor")  # float32 [B, C]
 
 SMALLEST = 2.0**-24  # The smallest float16 above 0.
 
@@ -46,7 +44,7 @@ def as_logits(labels: Labels, kind: str) -> Labels:
 
 
 def as_finite_logits(labels: Labels, kind: str) -> Labels:
-    """Like `as_logits`, but 0 counts as SMALLEST. Do not soften: at T = 20, a 0 gets 43 % of a 1's weight."""
+    """Like `as_logits`, but 0 counts as SMALLEST. Not for softening: at T = 20, 0 gets 43 % of 1's weight."""
     if kind == "logits":
         return labels
     if isinstance(labels, np.ndarray):

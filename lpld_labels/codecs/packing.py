@@ -40,9 +40,6 @@ SMALLEST_BAND = 1024  # Minimum values per band in a full batch. The headers of 
 LARGEST = np.iinfo(np.int16).max
 
 
-# Zstd frames
-
-
 class Zstd(threading.local):
     """A thread's compressors. They are reused, because creating one takes a third as long as compressing."""
 
@@ -67,9 +64,6 @@ def decompressed(frame: pa.Buffer | memoryview, size: int, *, where: str) -> npt
         return np.frombuffer(ZSTD.decompressor.decompress(data, allow_extra_data=False), np.uint8)
     except zstandard.ZstdError as error:
         raise PoolCorruptError(f"label payload is not a single zstd frame: {error}", where=where) from None
-
-
-# Byte planes
 
 
 def pack_planes(values: npt.NDArray[Any]) -> bytes:
@@ -103,9 +97,6 @@ def unpack_planes(
     return values.reshape(shape)
 
 
-# Class sets
-
-
 def pack_sets(indices: IntArray, classes: int) -> bytes:
     """Pack class indices [B, k], ascending in each row, into one blob."""
     gaps = np.diff(indices, axis=1, prepend=-1) - 1
@@ -129,9 +120,6 @@ def unpack_sets(blob: pa.Buffer, shape: tuple[int, int], classes: int, *, where:
 def index_dtype(count: int) -> np.dtype[Any]:
     """Return the dtype in which integers below `count` are stored."""
     return np.dtype("<u2" if count <= 1 << 16 else "<u4")
-
-
-# Integers and bands
 
 
 def pack_integers(values: npt.NDArray[np.floating[Any]] | Integers) -> bytes:

@@ -100,7 +100,6 @@ class TopKCodec(Codec):
 
     @property
     def value_dtype(self) -> np.dtype[Any]:
-        """Dtype of decoded entries: float16 at 16 bits, else float32."""
         return np.dtype("<f2" if self.value_bits == 16 else "<f4")
 
     def identity(self) -> bytes:
@@ -116,8 +115,6 @@ class TopKCodec(Codec):
             Column(name=name, type=pa.binary(), component="labels", nullable=name in ("tail", "order"))
             for name in ("gaps", "values", *grid, "tail", "order")
         )
-
-    # Encoding
 
     def encode(self, labels: LabelArray) -> EncodedLabels:
         classes = labels.shape[1]
@@ -208,8 +205,6 @@ class TopKCodec(Codec):
         order = pa.array([pack_planes(moved.astype(dtype))], pa.binary())
         return EncodedLabels(payload={**encoded.payload, "order": order}, canonical=encoded.canonical)
 
-    # Decoding
-
     def decode(
         self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
     ) -> LabelArray:
@@ -268,7 +263,6 @@ class TopKCodec(Codec):
         return rank
 
     def _check(self, name: str, values: LabelArray) -> None:
-        """Refuse stored values that are not finite, and negative probabilities."""
         if not np.isfinite(values).all():
             raise PoolCorruptError("a label is not finite", where=name, expected="finite values")
         if self.label_kind == "probabilities" and (values < 0).any():

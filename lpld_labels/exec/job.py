@@ -1,8 +1,8 @@
 """Jobs: work split into tasks, the workers that run them, and their progress.
 
-A task is small to send, any worker can run it, and running it twice does no harm. Workers seal results in the
-job's output and return only numbers. Tasks without sealed results remain to be run, so if a worker, a machine
-or the caller dies, only unsealed work is lost.
+A task is small to send, any worker can run it, and running it twice does no harm. Workers write results to
+the job's output and return only numbers. If a worker, a machine or the caller dies, a later run repeats only
+the tasks without complete results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Worker(Protocol[Task_contra]):
     """Runs tasks one after the other."""
 
     def do(self, task: Task_contra, *, again: bool) -> Steps:
-        """Run a task; also count units sealed earlier. again: True if a lost worker may have sealed units."""
+        """Run a task; also count units finished earlier. again: a lost worker may have finished some."""
         ...
 
 
@@ -85,8 +85,7 @@ class Job(Generic[Task]):
     here: Callable[[], Worker[Task]] | None = None
 
 
-Progress = Callable[[int, int], None]
-"""Called with (units done, total units). May also be a TaskWatcher."""
+Progress = Callable[[int, int], None]  # (units done, total units). May also be a TaskWatcher.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +181,7 @@ class JobProgress:
         if not isinstance(error, LabelPoolError) or worker not in self.running:
             return error
         problem = f"{error.problem}, in {self._job.name(self.running[worker].task)}"
-        return type(error)(
-            problem, where=error.where, expected=error.expected, got=error.got, hint=error.hint
-        )
+        return type(error)(**{**error.parts(), "problem": problem})
 
     def died(self, problem: str, worker: int) -> Exception:
         hint = "finished work is kept; run the same command again, with fewer --jobs if memory ran out"
@@ -201,8 +198,7 @@ class JobProgress:
             self._watcher.tasks(counts)
 
 
-MAX_PIECES = 1 << 24
-"""Maximum length of a list of label batches or images; such a list takes up to 2 GB."""
+MAX_PIECES = 1 << 24  # Label batches or images in a list, which takes up to 2 GB.
 
 
 def require_listable(count: int, *, what: str, hint: str) -> None:

@@ -51,8 +51,7 @@ class LocalExecutor(Executor):
         return state.facts
 
 
-ONE_PROCESS = LocalExecutor()
-"""Runs tasks in the caller's own process."""
+ONE_PROCESS = LocalExecutor()  # Runs tasks in the caller's own process.
 
 
 def _run_here(job: Job[Any], state: JobProgress) -> list[Any]:
@@ -121,7 +120,6 @@ class _Processes:
             raise self._death(connection) from None
 
     def _release(self, connection: Connection) -> None:
-        """Close a connection, which ends its process."""
         del self.connected[connection]
         connection.close()
 

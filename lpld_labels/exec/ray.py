@@ -24,14 +24,10 @@ from lpld_labels.exec.job import Executor, Job, JobProgress, Outcome, Progress, 
 
 CONNECT_SECONDS = 10.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-NEWS_SECONDS = 0.5
-"""Seconds between progress queries to the workers."""
-STOP_SECONDS = 120.0
-"""Time limit for stopped workers to save their finished work."""
-MOST_LOSSES = 10
-"""A job fails if one task loses this many workers, or a worker dies this often before its first task."""
-_GONE = object()
-"""Stands for the result of a call to a lost worker."""
+NEWS_SECONDS = 0.5  # Between progress queries to the workers.
+STOP_SECONDS = 120.0  # For stopped workers to save their finished work.
+MOST_LOSSES = 10  # Of one task, or of one worker before its first task. Then the job fails.
+_GONE = object()  # Result of a call to a lost worker.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +286,6 @@ class _WorkerGroup:
             self._news[seat.actor.reached.options(concurrency_group="control").remote()] = seat
 
     def stop(self) -> None:
-        """Stop all workers and wait until they have saved their finished work."""
         busy = [ref for ref, seat in self._awaited.items() if seat.number in self._state.running]
         for reference in busy:
             self._awaited[reference].actor.stop.options(concurrency_group="control").remote()

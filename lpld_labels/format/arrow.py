@@ -23,7 +23,7 @@ def filled(column: Column, value: float) -> Values:
 
 
 def list_offsets(lists: Array) -> npt.NDArray[np.int32]:
-    """Return where each of n lists starts in their values, then where the last list ends: int32 [n + 1]."""
+    """Return the start of each of n lists in the flat values, then the end of the last: int32 [n + 1]."""
     return np.asarray(cast("Any", lists).offsets.to_numpy())
 
 

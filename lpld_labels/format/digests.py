@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lpld_labels.format.manifest import PoolHeader, Teacher
+from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import ViewBatch
 
-CanonicalBytes = Sequence[bytes | memoryview]
-"""Label values of a batch in the form that is hashed: a sequence of buffers, hashed one after the other."""
+CanonicalBytes = Sequence[bytes | memoryview]  # Label values of a batch, hashed buffer by buffer.
 
 SHORT = 16  # Bytes of batch and image digests.
 VIEWS_SHORT = 8  # Bytes of a views digest in the batch index.
@@ -89,6 +88,10 @@ def pool_digest(
 ) -> str:
     """Return the hex digest. identity: Codec.identity. images: ImageTable.digest. batches: in key order."""
     augmentation = header.augmentation
+    normalisations = [
+        b"\0" if one.mean is None or one.std is None else struct.pack("<B6d", 1, *one.mean, *one.std)
+        for one in header.teachers
+    ]
     parts = [
         text_bytes("lpld-label-pool"),
         struct.pack("<I", header.classes),
@@ -99,7 +102,7 @@ def pool_digest(
         struct.pack("<2I", augmentation.output_height, augmentation.output_width),
         text_bytes(augmentation.resize),
         struct.pack("<I", len(header.teachers)),
-        *(_normalisation(teacher) for teacher in header.teachers),
+        *normalisations,
         images,
         struct.pack("<Q", len(batches)),
     ]
@@ -107,12 +110,6 @@ def pool_digest(
     for digest in batches:
         state.update(digest)
     return state.hexdigest()
-
-
-def _normalisation(teacher: Teacher) -> bytes:
-    if teacher.mean is None or teacher.std is None:
-        return b"\0"
-    return struct.pack("<B6d", 1, *teacher.mean, *teacher.std)
 
 
 def text_bytes(text: str) -> bytes:

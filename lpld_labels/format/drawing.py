@@ -6,19 +6,9 @@ NumPy's other distributions may change between releases.
 
 An epoch's image order is the stable argsort of N draws of ``keyed_generator(seed, epoch)``; batch b
 takes images [b * batch_size, (b + 1) * batch_size) of this order. (A build for another program uses that
-program's order instead; nothing else changes.) The views of a batch of B images use these draws of
-``keyed_generator(seed, epoch, batch)``, in this order. A step that is not used draws nothing:
-
-1. patches   [B, n*n]   each row's stable argsort is its patch order
-2. crop      [B, 10]    crop area / image area for ten tries, uniform in crop_scale
-             [B, 10]    aspect ratio width/height for these tries, log-uniform in crop_ratio
-             [B, 2]     top and left, uniform over the positions where the crop fits
-3. flip      [B]        mirrored where below flip_probability
-4. cut-out   [B, 2]     row and column of the box's centre
-             [B, 3]     red, green, blue of the box's fill
-5. mix       [2]        strength, Beta(alpha, alpha)
-             [B]        partners: the stable argsort of these draws
-             [2]        CutMix only: row and column of the box's centre
+program's order instead; nothing else changes.) The views of a batch use draws of
+``keyed_generator(seed, epoch, batch)`` for patches, crops, flips, cut-outs and mix, in this order. A step
+that is not used draws nothing. SPEC.md ("Drawing") defines every draw.
 """
 
 from __future__ import annotations
@@ -123,7 +113,6 @@ _order_of_many = lru_cache(maxsize=4)(_shuffled)
 
 
 def _epoch_order(seed: int, epoch: int, n_images: int) -> IntArray:
-    """Return the permutation of the images for an epoch: int32 [N], read-only."""
     return (_order_of_few if n_images <= _FEW_IMAGES else _order_of_many)(seed, epoch, n_images)
 
 

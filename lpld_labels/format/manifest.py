@@ -12,20 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from lpld_labels.errors import InvalidArgumentError, ManifestError, PoolFormatError
-from lpld_labels.format.limits import (
-    MAX_BATCH_SIZE,
-    MAX_BATCH_VALUES,
-    MAX_CLASSES,
-    MAX_FILES,
-    MAX_FOOTER_BYTES,
-    MAX_IMAGES,
-    MAX_IMAGES_PER_BYTE,
-    MAX_PATCH_GRID,
-    MAX_ROWS,
-    MAX_SEED,
-    MAX_SIDE,
-    MIN_FOOTER_BYTES,
-)
+from lpld_labels.format import limits
 from lpld_labels.format.schema import (
     COMPONENTS,
     FORMAT_NAME,
@@ -39,10 +26,11 @@ from lpld_labels.format.schema import (
 )
 from lpld_labels.format.strict_json import Count, HexDigest, convert, field_error, from_json, to_json
 
-Side = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDE)]
+Side = Annotated[int, msgspec.Meta(ge=1, le=limits.MAX_SIDE)]
 Triple = Annotated[tuple[float, ...], msgspec.Meta(min_length=3, max_length=3)]
 Pair = Annotated[tuple[float, ...], msgspec.Meta(min_length=2, max_length=2)]
-Rows = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
+FooterBytes = Annotated[int, msgspec.Meta(ge=limits.MIN_FOOTER_BYTES, le=limits.MAX_FOOTER_BYTES)]
+Rows = Annotated[int, msgspec.Meta(ge=0, le=limits.MAX_ROWS)]
 FileRole = Literal["views", "labels", "batches", "images", "codec", "packed"]
 FILE_ROLES: tuple[FileRole, ...] = get_args(FileRole)
 # The bytes of views and labels files belong to several components and are counted per column.
@@ -96,11 +84,12 @@ class Augmentation:
     mix: MixKind = "none"
     mix_alpha: float | None = None
     cutout_fraction: float | None = None
-    patch_grid: Annotated[int, msgspec.Meta(ge=1, le=MAX_PATCH_GRID)] | None = None
+    patch_grid: Annotated[int, msgspec.Meta(ge=1, le=limits.MAX_PATCH_GRID)] | None = None
 
     def drawing_problem(self) -> tuple[str, str] | None:
         """Return (name, expected value) of a field that prevents drawing views, or None if there is none."""
-        flip, cutout, grid = self.flip_probability, self.cutout_fraction, self.patch_grid
+        flip, cutout = self.flip_probability, self.cutout_fraction
+        grid, most = self.patch_grid, limits.MAX_PATCH_GRID
         rules = (
             ("crop_scale", _is_range(self.crop_scale, 1.0), "(low, high) with 0 < low <= high <= 1"),
             ("crop_ratio", _is_range(self.crop_ratio, math.inf), "(low, high) with 0 < low <= high"),
@@ -108,7 +97,7 @@ class Augmentation:
             ("cutout_fraction", cutout is None or 0 < cutout <= 1, "above 0, at most 1"),
             ("mix", self.mix in get_args(MixKind), "none, cutmix or mixup"),
             ("mix_alpha", self.mix == "none" or (self.mix_alpha or 0) > 0, "a number above 0"),
-            ("patch_grid", grid is None or 1 <= grid <= MAX_PATCH_GRID, f"1 to {MAX_PATCH_GRID}"),
+            ("patch_grid", grid is None or 1 <= grid <= most, f"1 to {most}"),
         )
         return next(((name, expected) for name, good, expected in rules if not good), None)
 
@@ -134,8 +123,8 @@ class PoolHeader:
     ensemble: how the outputs of several teachers were combined, None for a single teacher.
     """
 
-    classes: Annotated[int, msgspec.Meta(ge=2, le=MAX_CLASSES)]
-    batch_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_BATCH_SIZE)]
+    classes: Annotated[int, msgspec.Meta(ge=2, le=limits.MAX_CLASSES)]
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=limits.MAX_BATCH_SIZE)]
     augmentation: Augmentation
     label_kind: LabelKind = "logits"
     seed: int | None = None
@@ -144,11 +133,11 @@ class PoolHeader:
     lineage: tuple[LineageStep, ...] = ()
 
     def problems(self) -> Iterator[Problem]:
-        most = MAX_BATCH_VALUES // self.classes
+        most = limits.MAX_BATCH_VALUES // self.classes
         if self.batch_size > most:
             yield "batch_size", f"1 to {most}", self.batch_size
-        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
-            yield "seed", f"0 to {MAX_SEED}", self.seed
+        if self.seed is not None and not 0 <= self.seed <= limits.MAX_SEED:
+            yield "seed", f"0 to {limits.MAX_SEED}", self.seed
         for number, teacher in enumerate(self.teachers):
             if (teacher.mean is None) != (teacher.std is None):
                 yield f"teachers[{number}].std", "null if mean is null, else 3 numbers", teacher.std
@@ -178,7 +167,7 @@ class FileEntry:
     bytes: Count
     rows: Rows
     digest: HexDigest
-    footer_bytes: Annotated[int, msgspec.Meta(ge=MIN_FOOTER_BYTES, le=MAX_FOOTER_BYTES)] | None = None
+    footer_bytes: FooterBytes | None = None
     footer_digest: HexDigest | None = None
 
     def problems(self) -> Iterator[Problem]:
@@ -200,7 +189,7 @@ class FileEntry:
 class Counts:
     """Numbers of images in the image table, of epochs with at least one batch, of batches and of rows."""
 
-    images: Annotated[int, msgspec.Meta(ge=0, le=MAX_IMAGES)]
+    images: Annotated[int, msgspec.Meta(ge=0, le=limits.MAX_IMAGES)]
     epochs: Rows
     batches: Rows
     incomplete_batches: Rows
@@ -232,8 +221,8 @@ class Coverage:
 
 
 def _file_problems(files: Sequence[FileEntry], *, drawn: bool) -> Iterator[Problem]:
-    if len(files) > MAX_FILES:
-        yield "files", f"at most {MAX_FILES} files", len(files)
+    if len(files) > limits.MAX_FILES:
+        yield "files", f"at most {limits.MAX_FILES} files", len(files)
     names: dict[str, list[str]] = {role: [] for role in FILE_ROLES}
     for number, entry in enumerate(files):
         for name, wanted, got in entry.problems():
@@ -265,9 +254,10 @@ def _count_problems(
     for name, role in stated:
         if getattr(counts, name) != rows[role]:
             yield f"counts.{name}", f"the {rows[role]} rows of {role}", getattr(counts, name)
+    per_byte = limits.MAX_IMAGES_PER_BYTE
     for name, most, why in (
         ("batches", size["labels"], "one for each byte of labels"),
-        ("images", MAX_IMAGES_PER_BYTE * size["images"], f"{MAX_IMAGES_PER_BYTE} for each byte of its table"),
+        ("images", per_byte * size["images"], f"{per_byte} for each byte of its table"),
         ("rows", counts.batches * batch_size, "batches times batch size"),
         ("epochs", counts.batches, "one for each batch"),
         ("incomplete_batches", counts.batches, "one for each batch"),
@@ -394,13 +384,9 @@ def _blame_writer() -> Iterator[None]:
     try:
         yield
     except ManifestError as error:
-        raise InvalidArgumentError(
-            f"no reader would accept this pool: {error.problem}",
-            where=error.where,
-            expected=error.expected,
-            got=error.got,
-            hint="nothing was published",
-        ) from None
+        problem = f"no reader would accept this pool: {error.problem}"
+        parts = {**error.parts(), "problem": problem, "hint": "nothing was published"}
+        raise InvalidArgumentError(**parts) from None
 
 
 def ensemble_rule(words: str | None) -> EnsembleRule | None:

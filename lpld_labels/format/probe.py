@@ -13,8 +13,7 @@ import numpy as np
 
 from lpld_labels.format.manifest import PoolHeader
 
-PROBE = "probe"
-"""Name of the lineage-step parameter that holds a probe. The probe is a list of numbers."""
+PROBE = "probe"  # Lineage-step parameter that holds a probe, a list of numbers.
 TOLERANCE = 0.02
 
 

@@ -20,7 +20,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 class Stream(IntEnum):
-    """The purpose of draws: a number that comes first in the key of their generator.
+    """The purpose of random draws: the first number in the key of their generator.
 
     Views of a pool have no such number: their keys are (epoch) and (epoch, batch). The large values exceed
     any realistic number of epochs. Changing a value would change images, orders and views.
@@ -60,7 +60,7 @@ def batch_ranks(seed: int, epochs: npt.ArrayLike, batches: npt.ArrayLike) -> npt
 def lowest_ranked(seed: int, keys: list[BatchKey], count: int) -> list[BatchKey]:
     """Return the `count` keys of lowest rank, in key order. Smaller selections are subsets of larger ones."""
     if not 0 <= count <= len(keys):
-        raise InvalidArgumentError("cannot keep that many batches", expected=f"0 to {len(keys)}", got=count)
+        raise InvalidArgumentError("batch count is out of range", expected=f"0 to {len(keys)}", got=count)
     array = np.asarray(keys, np.int64).reshape(-1, 2)
     ranks = batch_ranks(seed, array[:, 0], array[:, 1])
     # Ties of 64-bit ranks are very unlikely. Breaking them by key makes the result deterministic.
@@ -69,7 +69,7 @@ def lowest_ranked(seed: int, keys: list[BatchKey], count: int) -> list[BatchKey]
 
 
 def keyed_generator(seed: int, *place: int) -> np.random.Generator:
-    """Return the generator for a key such as (epoch, batch), determined by the arguments alone.
+    """Return a random generator that depends only on the seed and a key such as (epoch, batch).
 
     seed: 0 to 2**64 - 1. place: the numbers of the key, each from 0 to 2**32 - 1.
     Different seeds or keys give independent streams, even if one key is a prefix of another.

@@ -21,8 +21,7 @@ from lpld_labels.format.schema import LabelKind, MixKind
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
-LabelArray = npt.NDArray[np.floating[Any]]
-"""Labels of a batch: float16 or float32 [B, C]."""
+LabelArray = npt.NDArray[np.floating[Any]]  # Labels of a batch: float16 or float32 [B, C].
 
 LABEL_DTYPES = (np.dtype(np.float16), np.dtype(np.float32))
 

@@ -60,8 +60,7 @@ _FORBIDDEN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 Component = Literal[
     "crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "keys", "packed", "container"
 ]
-COMPONENTS: tuple[Component, ...] = get_args(Component)
-"""The six storage components of the paper, then the four components of the file format."""
+COMPONENTS: tuple[Component, ...] = get_args(Component)  # The paper's six, then four of the format.
 
 LabelKind = Literal["logits", "probabilities"]
 MixKind = Literal["none", "cutmix", "mixup"]

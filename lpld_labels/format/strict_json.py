@@ -20,8 +20,7 @@ from lpld_labels.format.limits import MAX_INTEGER, MAX_JSON_BYTES, MAX_JSON_DEPT
 
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
-HexDigest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
-"""64 lower-case hex digits: a SHA-256."""
+HexDigest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]  # A SHA-256.
 _IGNORABLE = "must_understand"
 """An unknown field is refused unless its value is an object with ``"must_understand": false``."""
 _SHOWN = 200
@@ -86,7 +85,7 @@ def from_json(data: bytes, *, where: str) -> Any:
     except (UnicodeError, ValueError) as error:
         hint = "restore the file; the pool's data may be intact"
         raise ManifestError(f"not valid JSON: {error}", where=where, hint=hint) from None
-    raise ManifestError("JSON is nested too deep", where=where, expected=f"at most {MAX_JSON_DEPTH} levels")
+    raise ManifestError("JSON is nested too deeply", where=where, expected=f"at most {MAX_JSON_DEPTH} levels")
 
 
 def is_text(value: str) -> bool:
@@ -138,7 +137,7 @@ def _integer(text: str) -> int:
 
 
 def convert(document: object, kind: type[T], *, where: str, all_known: bool = False) -> T:
-    """Convert JSON to `kind`; refuse wrong, missing or unknown fields. all_known: even ignorable ones."""
+    """Convert JSON to `kind`; refuse wrong, missing or unknown fields. all_known: ignorable fields, too."""
     if not isinstance(document, Mapping):
         raise field_error("", "an object", document, where=where)
     try:

@@ -71,7 +71,6 @@ def _nullable(
 
 
 def _patch_orders(orders: Sequence[npt.NDArray[np.uint8] | None], rows: Sequence[int]) -> arrow.Array:
-    """Return a list column, with nulls for all rows of a batch without patch order."""
     parts = []
     for order, count in zip(orders, rows, strict=True):
         if order is None:
@@ -156,7 +155,6 @@ def labelled(views: ViewBatch, labels: LabelArray) -> LabelBatch:
 
 
 def _trusted(kind: type[T], values: dict[str, Any]) -> T:
-    """Make a frozen record without validating it again."""
     record = object.__new__(kind)
     record.__dict__.update(values)
     return record

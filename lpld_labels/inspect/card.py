@@ -73,7 +73,6 @@ def class_folders(table: ImageTable) -> list[str] | None:
 
 
 def _configs(manifest: Manifest) -> dict[str, str]:
-    """Return the configurations for the library `datasets`: name -> files."""
     found = {"views": "views/*.parquet"} if manifest.views == "stored" else {}
     found["images"] = "packed/*.parquet" if manifest.files_of("packed") else IMAGES_FILE
     if manifest.codec.parameters.get("layout") == "plain":

@@ -24,23 +24,10 @@ import pyarrow as pa
 
 from lpld_labels.errors import LabelPoolError, PoolCorruptError
 from lpld_labels.exec.job import Progress
+from lpld_labels.format import schema
 from lpld_labels.format.digests import batch_digest, views_digest
 from lpld_labels.format.limits import TABLE_GROWTH, TABLE_SPARE_BYTES
 from lpld_labels.format.manifest import FILE_COMPONENTS, FileEntry, FileRole, Manifest
-from lpld_labels.format.schema import (
-    BATCH_SCHEMA,
-    CODEC_DIRECTORY,
-    COMPONENTS,
-    IMAGE_SCHEMA,
-    LABELS_DIRECTORY,
-    MANIFEST_FILE,
-    PACKED_DIRECTORY,
-    README_FILE,
-    RESIZE_CODES,
-    VIEW_SCHEMA,
-    VIEWS_DIRECTORY,
-    Component,
-)
 from lpld_labels.io.addresses import Location, is_address, local_path
 from lpld_labels.io.disk_cache import DiskCache
 from lpld_labels.io.parquet_files import VIEW_OWNERS, component_bytes, label_owners
@@ -55,11 +42,8 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import label_schema
 from lpld_labels.pool.sizes import pool_bytes
 
-_FOLDERS = tuple(
-    f"{name}/" for name in (VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, PACKED_DIRECTORY)
-)
-_WITH_CONTENTS: tuple[FileRole, ...] = ("views", "labels", "packed")
-"""In files of these roles, the contents are checked right after the bytes."""
+_FOLDERS = tuple(f"{name}/" for name in schema.POOL_DIRECTORIES)
+_WITH_CONTENTS: tuple[FileRole, ...] = ("views", "labels", "packed")  # Contents are checked after the bytes.
 MEMORY_BYTES = 4 * 1024**3
 """Memory limit, on top of what the child uses at its start. Valid pools need a few hundred MB."""
 SECONDS, SECONDS_PER_MEGABYTE = 600, 1
@@ -121,15 +105,14 @@ class _Check:
         self._done = self._batches = self._rows = 0
         self._damaged: set[str] = set()
         self._problems: list[Problem] = []
-        self._components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
+        self._components: dict[schema.Component, int] = dict.fromkeys(schema.COMPONENTS, 0)
 
     def run(self, *, strict: bool) -> CheckReport:
-        """Check for symlinks out of the pool, then the files needed to open it, then each shard."""
         manifest = self._manifest
-        with self._blame(MANIFEST_FILE):
+        with self._blame(schema.MANIFEST_FILE):
             if not is_address(self._location):
                 # The target of a symlink out of the pool may change.
-                paths = [MANIFEST_FILE, *(entry.path for entry in manifest.files)]
+                paths = [schema.MANIFEST_FILE, *(entry.path for entry in manifest.files)]
                 refuse_links_out(str(local_path(self._location)), paths)
         if not self._problems:
             with contextlib.ExitStack() as stack:
@@ -138,7 +121,7 @@ class _Check:
                 self._check_shards(pool)
         self._check_names(strict=strict)
         if strict:
-            self._record(MANIFEST_FILE, _manifest_oddities(self._files, manifest))
+            self._record(schema.MANIFEST_FILE, _manifest_oddities(self._files, manifest))
         return CheckReport(
             files=len(manifest.files) + 1,
             bytes=pool_bytes(manifest),
@@ -160,8 +143,6 @@ class _Check:
             for message in messages:
                 self._problems.append(Problem(file=file, message=message))
 
-    # Files
-
     def _check_bytes(self, entry: FileEntry) -> None:
         try:
             for _ in verified(entry, self._files.chunks(entry), self._files.at(entry.path)):
@@ -180,7 +161,7 @@ class _Check:
 
     def _check_names(self, *, strict: bool) -> None:
         """Report unknown files in the pool's folders. strict: report unknown files and symlinks anywhere."""
-        known = {MANIFEST_FILE, README_FILE, *(entry.path for entry in self._manifest.files)}
+        known = {schema.MANIFEST_FILE, schema.README_FILE, *(entry.path for entry in self._manifest.files)}
         for name, link in self._files.names():
             if name not in known and (strict or name.startswith(_FOLDERS)):
                 self._record(
@@ -190,7 +171,6 @@ class _Check:
                 self._record(name, ["a symbolic link, not a file"])
 
     def _opened(self, stack: contextlib.ExitStack) -> PoolReader | None:
-        """Check the tables and return the open pool; None if a table is damaged."""
         manifest = self._manifest
         for entry in manifest.files:
             if entry.role not in _WITH_CONTENTS:
@@ -198,23 +178,20 @@ class _Check:
                 self._finish(entry)
         if self._damaged:
             return None
-        for role, schema in (("batches", BATCH_SCHEMA), ("images", IMAGE_SCHEMA)):
+        for role, columns in (("batches", schema.BATCH_SCHEMA), ("images", schema.IMAGE_SCHEMA)):
             entry = next(entry for entry in manifest.files if entry.role == role)
-            self._record(entry.path, _table(self._files, entry, schema))
+            self._record(entry.path, _table(self._files, entry, columns))
         if self._problems:
             return None
         pool = None
-        with self._blame(MANIFEST_FILE):
+        with self._blame(schema.MANIFEST_FILE):
             opened = stack.enter_context(PoolReader(self._location, check_sizes=False, cache=self._cache))
             with self._blame(manifest.files_of("images")[0].path):
                 opened.images  # noqa: B018  # Reading the table checks it.
                 pool = opened
         return pool
 
-    # Contents
-
     def _check_shards(self, pool: PoolReader | None) -> None:
-        """Check the bytes of all shards; if the pool is open, also contents and the manifest's totals."""
         counted = np.zeros(0 if pool is None else len(pool.images), np.int64)
         views = dict(enumerate(self._manifest.files_of("views")))
         for shard, labels in enumerate(self._manifest.files_of("labels")):
@@ -234,7 +211,7 @@ class _Check:
         if pool is not None and not self._problems:
             for role, owner in FILE_COMPONENTS.items():
                 self._components[owner] += sum(entry.bytes for entry in self._manifest.files_of(role))
-            self._record(MANIFEST_FILE, _manifest_problems(pool, self._components, counted))
+            self._record(schema.MANIFEST_FILE, _manifest_problems(pool, self._components, counted))
 
     def _check_packed(self, pool: PoolReader | None) -> None:
         packed = None if pool is None else packed_images(pool)
@@ -255,7 +232,7 @@ class _Check:
             with self._blame(blamed.path):
                 if views is not None:
                     # Pages are checked before Arrow decodes them.
-                    self._add_bytes(pool.open_parquet(views, VIEW_SCHEMA).chunks(), views, VIEW_OWNERS)
+                    self._add_bytes(pool.open_parquet(views, schema.VIEW_SCHEMA).chunks(), views, VIEW_OWNERS)
                 self._record(blamed.path, _view_problems(pool, numbers))
         digests = intact and len(self._problems) == before
         if labels.path not in self._damaged:
@@ -287,15 +264,17 @@ class _Check:
                 yield problem
                 return
 
-    def _add_bytes(self, chunks: list[Chunk], entry: FileEntry, owners: Mapping[str, Component]) -> None:
+    def _add_bytes(
+        self, chunks: list[Chunk], entry: FileEntry, owners: Mapping[str, schema.Component]
+    ) -> None:
         parts = component_bytes(((chunk.column, chunk.bytes) for chunk in chunks), entry.bytes, owners)
         for name, size in parts.items():
             self._components[name] += size
 
 
-def _table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> Iterator[str]:
+def _table(files: PoolFiles, entry: FileEntry, columns: pa.Schema) -> Iterator[str]:
     """Check the pages of the batch index or image table before decoding. Yield the problem, if any."""
-    chunks = VerifiedParquet(files.open(entry), entry, schema).chunks()
+    chunks = VerifiedParquet(files.open(entry), entry, columns).chunks()
     limit, size = TABLE_GROWTH * entry.bytes + TABLE_SPARE_BYTES, sum(chunk.plain for chunk in chunks)
     if size > limit:
         yield f"table is far larger than its file (expected at most {limit} bytes, got {size})"
@@ -370,7 +349,7 @@ def _label_problems(pool: PoolReader, numbers: list[int], *, digests: bool) -> I
 
 
 def _manifest_problems(
-    pool: PoolReader, components: dict[Component, int], counted: npt.NDArray[np.int64]
+    pool: PoolReader, components: dict[schema.Component, int], counted: npt.NDArray[np.int64]
 ) -> Iterator[str]:
     """Yield a problem for each wrong total in the manifest. counted: number of views found of each image."""
     manifest = pool.manifest
@@ -384,15 +363,12 @@ def _manifest_problems(
             yield f"field '{name}' is wrong (expected {stated}, got {got})"
 
 
-# Untrusted pools
-
-
 def _manifest_oddities(files: PoolFiles, manifest: Manifest) -> Iterator[str]:
     """Yield what the format allows but lpld-labels never writes. This changes no label, but may hide data."""
     if json.loads(files.manifest_text()) != json.loads(manifest.dump()):
         yield "holds fields that readers of this version ignore ('must_understand' is false)"
     resize = manifest.header.augmentation.resize
-    if resize not in RESIZE_CODES:
+    if resize not in schema.RESIZE_CODES:
         yield f"field 'augmentation.resize' names an unknown resize code: {resize[:100]!r}"
 
 
@@ -427,7 +403,7 @@ def _check_in_child(location: str, manifest: Manifest, progress: Progress | None
 
 
 def _failed(manifest: Manifest, message: str) -> CheckReport:
-    problem = Problem(file=MANIFEST_FILE, message=message)
+    problem = Problem(file=schema.MANIFEST_FILE, message=message)
     files, size = len(manifest.files) + 1, pool_bytes(manifest)
     return CheckReport(files=files, bytes=size, batches=0, rows=0, problems=(problem,))
 

@@ -1,4 +1,4 @@
-"""Compare pools: which settings and bytes differ, which pool was made from which, how much codecs kept."""
+"""Compare pools: which settings and bytes differ, which pool was made from which, and fidelity."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from lpld_labels.codecs.fidelity import Fidelity, FidelityMeter
-from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import LineageStep
-from lpld_labels.format.records import BatchKey
+from lpld_labels.format.records import ViewBatch
 from lpld_labels.inspect.sample import choose_batches
 from lpld_labels.inspect.summary import PoolSummary, step_words
 from lpld_labels.pool.reader import PoolReader
@@ -81,8 +80,6 @@ class Comparison(Result):
 
 def compare_pools(readers: Sequence[PoolReader], *, progress: Progress | None = None) -> Comparison:
     """Compare open pools. Reads their indexes, and a sample of labels from pools that share batches."""
-    if len(readers) < 2:
-        raise InvalidArgumentError("a comparison requires two pools", expected="at least 2", got=len(readers))
     pools = dict(zip(pool_names([os.fspath(r.location) for r in readers]), readers, strict=True))
     compared = []
     for name, pool in pools.items():
@@ -102,9 +99,6 @@ def pool_names(locations: Sequence[str]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{name} ({number})" for number, name in enumerate(locations, 1)]
-
-
-# Relations
 
 
 def _relations(pools: Mapping[str, PoolReader]) -> Iterator[Relation]:
@@ -156,9 +150,6 @@ def _step(step: LineageStep) -> str:
     return step.operation
 
 
-# Fidelity
-
-
 def _fidelity(pool: PoolReader, pools: Mapping[str, PoolReader]) -> tuple[str | None, Fidelity | None]:
     """Find a lossless pool with the same views, preferably an ancestor; return its name and the fidelity."""
     if pool.codec.lossless:
@@ -169,7 +160,7 @@ def _fidelity(pool: PoolReader, pools: Mapping[str, PoolReader]) -> tuple[str | 
         if not other.codec.lossless or not alike:
             continue
         keys = choose_batches(pool, [key for key in pool.keys if key in other])
-        if keys and all(_same_views(pool, other, key) for key in keys):
+        if keys and all(_same_views(pool.read_views(key), other.read_views(key)) for key in keys):
             meter = FidelityMeter(label_kind=header.label_kind)
             for key in keys:
                 meter.add(other.read_labels(key), pool.read_labels(key))
@@ -177,8 +168,6 @@ def _fidelity(pool: PoolReader, pools: Mapping[str, PoolReader]) -> tuple[str | 
     return None, None
 
 
-def _same_views(one: PoolReader, other: PoolReader, key: BatchKey) -> bool:
-    """Whether a batch shows the same crops of the same images in both pools."""
-    views, others = one.read_views(key), other.read_views(key)
+def _same_views(one: ViewBatch, other: ViewBatch) -> bool:
     names = ("images", "crops", "flips")
-    return all(np.array_equal(getattr(views, name), getattr(others, name)) for name in names)
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)

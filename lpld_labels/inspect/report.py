@@ -1,8 +1,13 @@
-"""The report on one pool, as a page: settings, size, warnings, and some of its views and labels."""
+"""The report on one pool, as a page: settings, size, warnings, and some of its views and labels.
+
+templates/parts.html draws each `Chart` as SVG, with a table of its numbers. Colours are CSS classes: the
+style sheet defines them for light and dark screens and for paper.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,11 +20,10 @@ from PIL import Image
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import ViewBatch
-from lpld_labels.inspect.charts import Bar, Chart, bars, histogram
 from lpld_labels.inspect.page import jpeg_uri, render_page
 from lpld_labels.inspect.sample import OTHER, OWN, PARTNER, PoolFacts, Sample, gather_facts, take_sample
 from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary, step_words
-from lpld_labels.inspect.text import human_bytes, percent, shortened
+from lpld_labels.inspect.text import human_bytes, percent, short_number, shortened
 from lpld_labels.pool.packing import packed_images
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.images import find_images
@@ -31,15 +35,18 @@ _NAMED = 3
 _SUM_TOLERANCE = 0.02
 _ENOUGH_ROWS = 100
 _VIEWS = 96
-_EXTREMES = 12
-"""Number of most confident labels shown, and of least confident labels."""
-_PICTURE_BYTES = 3_600_000
-"""Limit on the total size of all pictures in base64. The page is limited to 5 MB."""
-_STORE_BYTES = 64 * 1024 * 1024
-"""A small cache suffices: most images are shown only once."""
+_EXTREMES = 12  # Most confident labels shown, and as many of the least confident.
+_PICTURE_BYTES = 3_600_000  # In base64, of all pictures. The page is limited to 5 MB.
+_STORE_BYTES = 64 * 1024 * 1024  # Small, because most images are shown only once.
 _SOURCE_SIDE = 192
 _QUALITY, _SOURCE_QUALITY = 92, 80
 _SEED = 19
+WIDTH = 400
+COLOURS = 6
+_LEFT, _RIGHT, _TOP, _HEIGHT = 46, 12, 10, 150
+_FLOOR = _TOP + _HEIGHT
+_BAR_HEIGHT = 36
+_LETTERS_PER_LINE = 62
 Whole = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
 
@@ -103,7 +110,6 @@ def report_page(report: Report) -> bytes:
 
 
 def _steps(summary: PoolSummary) -> list[dict[str, Any]]:
-    """Return each step of the lineage: operation, digest of the pool it made, settings and results."""
     lineage = summary.manifest.header.lineage
     digests = [step.parent_digest or "" for step in lineage[1:]] + [summary.manifest.content_digest]
     return [
@@ -112,11 +118,7 @@ def _steps(summary: PoolSummary) -> list[dict[str, Any]]:
     ]
 
 
-# Charts
-
-
 def _size_charts(summary: PoolSummary) -> list[Chart]:
-    """Return charts of total bytes and of bytes by component, next to the authors' layout (pickles)."""
     total, original, counts = summary.total_bytes, summary.pickle_bytes, summary.manifest.counts
     than = "more than" if original < total else f"{original / total:.2f} times less than"
     says = (
@@ -198,9 +200,6 @@ def _whole_numbers(
     counts, _ = np.histogram(values, edges, weights=weights)
     heights = counts.astype(int).tolist()
     return histogram(title, says, edges.tolist(), heights, unit=unit, counted=counted, whole=True)
-
-
-# Views
 
 
 def _cards(
@@ -321,9 +320,6 @@ def _line(views: ViewBatch, slot: int, bits: float) -> str:
     return "; ".join(words)
 
 
-# Warnings: one sentence each
-
-
 def _warnings(facts: PoolFacts, sample: Sample) -> list[str]:
     if not facts.summary.manifest.counts.batches:
         return ["The pool holds no label batch: nothing was labelled, or all was pruned away."]
@@ -399,3 +395,132 @@ def _agreement(facts: PoolFacts, sample: Sample) -> list[str]:
 def _some(names: Sequence[str], places: Whole) -> str:
     listed = ", ".join(shortened(names[place]) for place in places[:_NAMED].tolist())
     return listed + (f" and {len(places) - _NAMED:,} more" if len(places) > _NAMED else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A chart and its numbers as a table. kind: macro that draws `shapes`. marks: number of bars."""
+
+    title: str
+    says: str
+    kind: str
+    shapes: dict[str, Any]
+    height: float
+    marks: int
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    width: int = WIDTH
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One horizontal bar. colour: 0 to 5. spread: half the length of a whisker. more: further table cells."""
+
+    label: str
+    value: float
+    text: str
+    colour: int = 0
+    spread: float = 0.0
+    more: tuple[str, ...] = ()
+
+
+def bars(title: str, says: str, items: Sequence[Bar], *, headers: tuple[str, ...] = ("value",)) -> Chart:
+    """Return horizontal bars, each below its label. headers: titles of the table columns after the label."""
+    across = scale([item.value + item.spread for item in items], 0, WIDTH - 4)
+    drawn = [
+        {
+            "label": shortened(item.label, max(_LETTERS_PER_LINE - len(item.text), 8)),
+            "text": item.text,
+            "title": f"{shortened(item.label)}: {item.text}",
+            "colour": item.colour % COLOURS,
+            "width": max(across(item.value), 1.0),
+            "whisker": [across(item.value + side) for side in (-item.spread, item.spread) if side],
+        }
+        for item in items
+    ]
+    return Chart(
+        title=title,
+        says=says,
+        kind="bars",
+        shapes={"bars": drawn, "bar_height": _BAR_HEIGHT},
+        height=max(len(items) * _BAR_HEIGHT, 40),
+        marks=len(items),
+        headers=("", *headers),
+        rows=[(shortened(item.label), item.text, *item.more) for item in items],
+    )
+
+
+def histogram(
+    title: str,
+    says: str,
+    edges: Sequence[float],
+    counts: Sequence[int],
+    *,
+    unit: str,
+    counted: str,
+    whole: bool = False,
+) -> Chart:
+    """Return a histogram. counts: [n]. edges: [n + 1]. whole: values are integers below the upper edge."""
+    across = Scale(low=edges[0], high=edges[-1], start=_LEFT, end=WIDTH - _RIGHT)
+    up = scale(counts, _FLOOR, _TOP)
+    ticks = [(value, value) for value in across.ticks(4)]
+    if whole:
+        # A column of one number has its tick in the middle.
+        middle = 0.5 if edges[1] - edges[0] == 1 else 0.0
+        ticks = [(edge + middle, edge) for edge in edges[: -1 : -(-(len(edges) - 1) // 5)]]
+    columns, rows = [], []
+    for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
+        end = high - 1 if whole else high
+        name = short_number(low) if end == low else f"{short_number(low)} to {short_number(end)}"
+        rows.append((name, f"{count:,}"))
+        if count:
+            left, right, top = across(low) + 0.5, across(high) - 0.5, min(up(count), _FLOOR - 0.7)
+            path = f"M{left:.2f} {_FLOOR}V{top:.2f}H{max(right, left + 0.7):.2f}V{_FLOOR}z"
+            columns.append((path, f"{name}: {count:,} {counted}"))
+    return Chart(
+        title=title,
+        says=says,
+        kind="axes",
+        shapes={
+            "x": unit,
+            "y": counted,
+            "left": _LEFT,
+            "right": WIDTH - _RIGHT,
+            "floor": _FLOOR,
+            "y_ticks": [(up(value), short_number(value)) for value in up.ticks(4)],
+            "x_ticks": [(across(place), short_number(value)) for place, value in ticks],
+            "marks": columns,
+        },
+        height=_FLOOR + 40,
+        marks=len(columns),
+        headers=(unit, counted),
+        rows=rows,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Maps the values low to high linearly to start to end."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, wanted: int = 5) -> list[float]:
+        rough = (self.high - self.low) / wanted
+        power = 10 ** math.floor(math.log10(rough))
+        step = next(power * nice for nice in (1, 2, 2.5, 5, 10) if power * nice >= rough)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [round(number * step, 12) for number in range(first, last + 1)]
+
+
+def scale(values: Iterable[float], start: float, end: float) -> Scale:
+    """Return a scale that covers zero and all finite values."""
+    usable = [0.0, *(float(value) for value in values if math.isfinite(value))]
+    low, high = min(usable), max(usable)
+    return Scale(low=low, high=high if high > low else low + 0.5, start=start, end=end)

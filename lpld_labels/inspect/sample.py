@@ -23,10 +23,8 @@ from lpld_labels.pool.publish import views_per_image
 from lpld_labels.pool.reader import PoolReader
 
 MOST_ROWS = 8192
-MOST_VALUES = 1 << 23
-"""Limit on label values in the sample: 8,388 rows of 1000 classes, or 803 rows of 10,450 classes."""
-ROWS_AT_ONCE = 128
-"""Rows measured at once, to bound memory: a batch of 1024 rows and 10,450 classes is 86 MB as float64."""
+MOST_VALUES = 1 << 23  # 8,388 rows of 1000 classes, or 803 rows of 10,450 classes.
+ROWS_AT_ONCE = 128  # Bounds memory: 1024 rows of 10,450 classes are 86 MB as float64.
 LEAST_BATCHES = 4
 STRONGEST = 5
 OWN, PARTNER, OTHER = 0, 1, 2
@@ -88,7 +86,7 @@ def row_type(classes: int) -> np.dtype[Any]:
 
 
 def gather_facts(pool: PoolReader) -> PoolFacts:
-    """Return the facts of an open pool. Reads the index and the image ids of all views."""
+    """Return counts over an open pool. Reads the index and the image ids of all views."""
     images = pool.images
     views = views_per_image(pool)
     # Image folders may have more classes than labels have columns.

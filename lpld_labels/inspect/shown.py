@@ -19,8 +19,7 @@ from lpld_labels.render.images import find_images
 from lpld_labels.render.store import ImageStore
 from lpld_labels.results import Result, Shown
 
-_LISTED = 10
-"""Number of list entries shown."""
+_LISTED = 10  # List entries shown.
 _VIEWS = 8
 _STORE_BYTES = 64 * 1024 * 1024
 _POOL_FACTS = ("labels", "codec", "epochs", "batches", "images", "views per image", "views", "teacher")

@@ -14,8 +14,7 @@ from lpld_labels.io.addresses import Location, redact
 from lpld_labels.pool.pool_files import manifest_of
 from lpld_labels.results import Result
 
-PICKLE_BATCH_OVERHEAD = 2000
-"""Bytes torch.save adds to each batch file: zip directory, pickle and alignment (1.9 to 2.1 kB)."""
+PICKLE_BATCH_OVERHEAD = 2000  # Bytes that torch.save adds to a file (1.9 to 2.1 kB).
 COMPONENT_NAMES: dict[Component, str] = {
     "crop": "crop coordinates",
     "flip": "flip",
@@ -49,7 +48,6 @@ class PoolSummary(Result):
 
     @property
     def fp16_bytes(self) -> int:
-        """Size in bytes that all labels would have in plain fp16."""
         return self.manifest.counts.rows * self.manifest.header.classes * 2
 
     @property
@@ -73,11 +71,18 @@ class PoolSummary(Result):
 
     def settings(self) -> dict[str, str]:
         header, counts, coverage = self.manifest.header, self.manifest.counts, self.manifest.coverage
+        simple = {k: v for k, v in self.manifest.codec.parameters.items() if not isinstance(v, dict)}
+        parameters = ", ".join(f"{name} {value}" for name, value in simple.items())
+        teachers = [
+            f"{t.name} {t.weights_digest[:12] if t.weights_digest else 'weights unknown'}"
+            for t in header.teachers
+        ]
+        ensemble = f" ({header.ensemble})" if header.ensemble else ""
         incomplete = f" ({counts.incomplete_batches:,} incomplete)" if counts.incomplete_batches else ""
         return {
             "content digest": self.manifest.content_digest,
             "labels": f"{header.label_kind}, {header.classes:,} classes",
-            "codec": _codec(self.manifest),
+            "codec": self.manifest.codec.name + (f" ({parameters})" if parameters else ""),
             "images": f"{counts.images:,} ({coverage.images:,} seen)",
             "classes seen": f"{coverage.classes:,} of {header.classes:,}",
             "views per image": f"min {coverage.minimum}, median {coverage.median:g}, max {coverage.maximum}",
@@ -85,7 +90,7 @@ class PoolSummary(Result):
             "rows": f"{counts.rows:,}",
             "epochs": f"{counts.epochs:,}",
             "seed": "unknown" if header.seed is None else str(header.seed),
-            "teacher": _teachers(self.manifest),
+            "teacher": (", ".join(teachers) or "unknown") + ensemble,
             "augmentation": augmentation_words(header.augmentation),
             "views": "stored" if self.manifest.views == "stored" else "drawn when read (not stored)",
             "format version": str(FORMAT_VERSION),
@@ -159,21 +164,6 @@ def augmentation_words(how: Augmentation) -> str:
     if how.patch_grid is not None:
         parts.append(f"patches {how.patch_grid} x {how.patch_grid}")
     return ", ".join(parts)
-
-
-def _codec(manifest: Manifest) -> str:
-    simple = {k: v for k, v in manifest.codec.parameters.items() if not isinstance(v, dict)}
-    parameters = ", ".join(f"{name} {value}" for name, value in simple.items())
-    return f"{manifest.codec.name} ({parameters})" if parameters else manifest.codec.name
-
-
-def _teachers(manifest: Manifest) -> str:
-    header = manifest.header
-    names = [
-        f"{t.name} {t.weights_digest[:12] if t.weights_digest else 'weights unknown'}"
-        for t in header.teachers
-    ]
-    return (", ".join(names) or "unknown") + (f" ({header.ensemble})" if header.ensemble else "")
 
 
 def _value(value: object) -> str:

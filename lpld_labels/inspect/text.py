@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-LONGEST = 160
-"""Maximum number of characters shown of a name or text."""
+LONGEST = 160  # Characters shown of a name or text.
 
 
 def human_bytes(count: float) -> str:

@@ -49,7 +49,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchFile:
-    """The validated list of one file.
+    """The validated contents of one file.
 
     coords: [B, 4] fractions 0..1. flips: bool [B]. cutouts: [B, 7] or None. images: int32 [B] or None.
     labels: float16 or float32, [B, C] or top-k values [B, k]. classes: int32 [B, k] or None.

@@ -28,12 +28,11 @@ from lpld_labels.io.random_access import read_regular
 Era = Literal["old", "new"]
 ERAS: Mapping[Era, str] = {"new": "PyTorch >= 1.11", "old": "PyTorch < 1.11"}
 
-MAX_IMAGES = (2**32 - 1) // 20
-"""Limit on the number of images: above it, PyTorch draws 64 bits per step."""
+MAX_IMAGES = (2**32 - 1) // 20  # PyTorch draws 64 bits per step for more images.
 
 
 class SampledOrders:
-    """The image ids of any epoch in sampling order. Access is fastest if epochs ascend."""
+    """The image ids of any epoch in sampling order. Access is fastest in ascending order of epochs."""
 
     def __init__(self, count: int, *, era: Era = "new", seed: int = DEFAULT_SAMPLER_SEED) -> None:
         if not 1 <= count <= MAX_IMAGES:
@@ -70,8 +69,7 @@ def _torch_generator(seed: int) -> np.random.MT19937:
     return generator
 
 
-MAX_LISTS = 1 << 21
-"""Limit on lists in a file. ImageNet-21K (50 images per class, batches of 100, 300 epochs): 1.5 million."""
+MAX_LISTS = 1 << 21  # ImageNet-21K, labelled for 300 epochs in batches of 100, has 1.5 million.
 MAX_LIST_FILE_BYTES = 1 << 31
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 _Ids = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_INDEX)]]

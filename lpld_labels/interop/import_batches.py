@@ -42,7 +42,6 @@ class Places:
     numbers: Mapping[BatchKey, int] | None = None
 
     def file(self, key: BatchKey, layout: Layout) -> str:
-        """Return the path of a batch's file, relative to the folder."""
         batch = key.batch if self.numbers is None else self.numbers[key]
         return layout.file.format(epoch=key.epoch, batch=batch)
 
@@ -57,7 +56,6 @@ class Places:
 
 
 def _rows_by_epoch(batch_size: int, counts: Mapping[int, int]) -> dict[BatchKey, int]:
-    """Return the number of rows of each batch. counts: number of rows of each epoch."""
     return {
         BatchKey(epoch, batch): min(batch_size, count - first)
         for epoch, count in counts.items()
@@ -327,11 +325,9 @@ def check_image_count(request: Request, seen: int, batch_size: int, *, where: Pa
 # Infer the order of image ids from the labels: in the right order, rows of epochs 0 and 1 that belong to the
 # same image correlate; in a wrong order, they do not.
 
-_WANTED_PAIRS = 400
-"""Enough to tell a correlation of 0.05 from zero."""
+_WANTED_PAIRS = 400  # Enough to tell a correlation of 0.05 from zero.
 _ENOUGH_PAIRS = 16
-_CERTAIN = 5.0
-"""A correlation this many standard errors above zero is not chance."""
+_CERTAIN = 5.0  # A correlation this many standard errors above zero is not chance.
 
 
 class _Agreement(NamedTuple):
@@ -343,7 +339,7 @@ class _Agreement(NamedTuple):
 
 
 def _chosen_era(request: Request, batch_size: int) -> Era:
-    """Return the era given in the options; if "auto", infer it from the labels. Raise if no era fits."""
+    """Return the PyTorch version (see ERAS) of the options; "auto" infers it from the labels or fails."""
     options, notes = request.options, request.notes
     found = _agreement_by_era(request, batch_size)
     parts = [f"{of.mean:.2f} +- {of.error:.2f} if {era}, {of.pairs} pairs" for era, of in found.items()]
@@ -373,7 +369,7 @@ def _chosen_era(request: Request, batch_size: int) -> Era:
 
 
 def _agreement_by_era(request: Request, batch_size: int) -> dict[Era, _Agreement]:
-    """Return how well epochs 0 and 1 agree in each era's image order; {} if there are too few pairs."""
+    """Return how well epochs 0 and 1 agree by PyTorch version (see ERAS); {} if there are too few pairs."""
     images = len(request.images)
     # m rows of each epoch have m * m / images images in common, on average.
     batches = math.ceil(math.sqrt(_WANTED_PAIRS * images) / batch_size)

@@ -165,8 +165,8 @@ def _classes(request: Request, sample: BatchFile) -> int:
 def likely_classes(request: Request, highest: int) -> int:
     """Return the number of classes of a top-k folder whose labels contain classes up to `highest`.
 
-    The number is that of a published program. It equals the number of class folders or, if `highest` is
-    beyond these folders, is the smallest number above `highest`.
+    Candidates are the numbers of classes of published programs. If `highest` is among the class folders, the
+    result is the number of class folders, else the smallest candidate above `highest`.
     """
     folders = request.class_folders
     counts = sorted(request.layout.programs)
@@ -214,7 +214,7 @@ def teachers(request: Request, classes: int, program: Program | None) -> tuple[T
 
 
 def _ensemble(request: Request, sample: BatchFile, side: int, program: Program | None) -> str:
-    """Return in words how the teachers' logits were combined: as the user says, else as published."""
+    """Return in words how the teachers' logits were combined: from the options, else as published."""
     if sample.mix_kind == "mixup" and side < _DEFAULT_SIDE:
         request.notes.odd.append(
             "G-VBSM's branches for small images label views before MixUp blends them, and train on the "

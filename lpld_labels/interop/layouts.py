@@ -164,18 +164,15 @@ FKD = Layout(
 )
 
 LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, FKD)}
-"""Layouts by name, in the order of detection. LPLD is before SRe2L, which only lacks the file of ids."""
+"""Layouts by name, in the order of detection. LPLD comes first: SRe2L only lacks the file of ids."""
 HEADER_FILE = "lpld-labels.json"
 """Header of an exported pool. Layouts without `ids_file` lack it: their trainers count all files."""
 SIDE_FILES = frozenset({HEADER_FILE, *(layout.ids_file for layout in LAYOUTS.values() if layout.ids_file)})
 
-# Folders on disk
-
 _IMAGE_SUFFIX = ".tar"
 _ZIP = b"PK\x03\x04"
 _FIRST_MEMBER = b"/data.pkl"
-_FIRST_BYTES = 512
-"""Enough for the zip header and the name of the first member."""
+_FIRST_BYTES = 512  # Enough for the zip header and the name of the first member.
 
 
 def _pattern(template: str) -> re.Pattern[str]:

@@ -110,7 +110,7 @@ def stored_fractions(views: ViewBatch, images: ImageTable) -> npt.NDArray[np.flo
 def cutouts_in_fractions(
     views: ViewBatch, cutout: CutOut, augmentation: Augmentation
 ) -> npt.NDArray[np.float32]:
-    """Return float32 [B, 7] from which the program paints these cut-outs. Centres are before clipping."""
+    """Return cut-outs as the program stores them: float32 [B, 7], with centres of the unclipped boxes."""
     size = augmentation.output_height
     side = int((augmentation.cutout_fraction or 0.0) * size + 0.5)
     half = side // 2

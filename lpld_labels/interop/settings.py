@@ -23,19 +23,19 @@ class ImportOptions:
     torch_era: Annotated[
         Literal["auto", "new", "old"],
         Setting(
-            "SRe2L: PyTorch version of the image sampler: new (>= 1.11) or old; auto infers it from labels."
+            "SRe2L: PyTorch version that drew the images: new (>= 1.11) or old; auto infers it from labels."
         ),
     ] = "auto"
     sampler_seed: Annotated[int, Setting("SRe2L: Seed of the image sampler.")] = DEFAULT_SAMPLER_SEED
     classes: Annotated[
-        int | None, Setting("Number of classes, which top-k labels do not store.", ge=2, le=MAX_CLASSES)
+        int | None, Setting("Number of classes; top-k labels do not store it.", ge=2, le=MAX_CLASSES)
     ] = None
     output_size: Annotated[
-        int | None, Setting("Side of a view in pixels, which no format stores.", ge=1, le=MAX_SIDE)
+        int | None, Setting("Side of a view in pixels; no format stores it.", ge=1, le=MAX_SIDE)
     ] = None
     resize: Annotated[
         Literal["torch", "pil", "pil_bicubic"] | None,
-        Setting("Resize code of the views.  [default: the published program's]"),
+        Setting("How the program resized views.  [default: as published]"),
     ] = None
     batch_size: Annotated[int, Setting("FKD: images per batch of the pool.", ge=1, le=MAX_BATCH_SIZE)] = 128
     teachers: Annotated[
@@ -43,10 +43,10 @@ class ImportOptions:
         Setting("Names of the teachers, recorded in the pool. G-VBSM: name all teachers, in order."),
     ] = ()
     mean: Annotated[
-        tuple[float, ...] | None, Setting("Mean of the normalisation, if not that of the published program.")
+        tuple[float, ...] | None, Setting("Mean for normalising pixels.  [default: the published program's]")
     ] = None
     std: Annotated[
-        tuple[float, ...] | None, Setting("Std of the normalisation, if not that of the published program.")
+        tuple[float, ...] | None, Setting("Std for normalising pixels.  [default: the published program's]")
     ] = None
     ensemble: Annotated[
         Literal["average", "norm-scaled"] | None,

@@ -31,19 +31,13 @@ from lpld_labels.io.random_access import read_regular
 
 Array = npt.NDArray[Any]
 
-MAX_FILE_BYTES = 1 << 31
-"""Limit on the size of a file. A batch of 1024 rows of 10,450 float32 labels is 43 MB."""
-MAX_MEMBERS = 1000
-"""Limit on zip members. Label files have about ten."""
-MAX_INSTRUCTIONS = 200_000
-"""Limit on pickle opcodes. Label files have a few hundred."""
-MAX_VALUES = 100_000
-"""Limit on values in a pickle. A list counts each time it is referenced; an array counts as one value."""
-MAX_DEPTH = 8
-"""Limit on the nesting of lists. Label files need two levels."""
+MAX_FILE_BYTES = 1 << 31  # A batch of 1024 rows of 10,450 float32 labels is 43 MB.
+MAX_MEMBERS = 1000  # Members of the zip. Label files have about ten.
+MAX_INSTRUCTIONS = 200_000  # Opcodes of the pickle. Label files have a few hundred.
+MAX_VALUES = 100_000  # In a pickle. A list counts each time it is referenced, an array as one value.
+MAX_DEPTH = 8  # Nesting of lists. Label files need two levels.
 MAX_DIMENSIONS = 8
-_SHOWN = 200
-"""Characters of a name shown in errors."""
+_SHOWN = 200  # Characters of a name shown in errors.
 _KEY_LENGTH = 64
 _PROGRAM = "/data.pkl"
 _WANTED = re.compile(r"/data\.pkl$|/byteorder$|/data/")
@@ -101,8 +95,7 @@ def _damaged(where: Path, problem: str, expected: object = "", got: object = "")
 
 
 _ODD_BYTES = (EOFError, OverflowError, RuntimeError, ValueError)
-_ZIP_ERRORS = (*_ODD_BYTES, OSError, struct.error, zipfile.BadZipFile)
-"""What `zipfile` raises for damaged and unusual files."""
+_ZIP_ERRORS = (*_ODD_BYTES, OSError, struct.error, zipfile.BadZipFile)  # From `zipfile`, for damaged files.
 _PICKLE_ERRORS = (*_ODD_BYTES, AttributeError, LookupError, TypeError, pickle.UnpicklingError)
 
 
@@ -133,7 +126,7 @@ def _members(data: bytes, where: Path) -> dict[str, bytes]:
 
 def _refused(what: str, where: Path) -> UnsafePickleError:
     return UnsafePickleError(
-        f"pickle asks for {what}",
+        f"pickle contains {what}",
         where=where,
         expected="only tensors, numbers, lists and NumPy scalars",
         hint="none of it was run; do not trust this file",
@@ -263,10 +256,6 @@ def _tensor(
     return view
 
 
-def _no_hooks() -> None:
-    """Called in place of OrderedDict, the empty dictionary of hooks that every tensor has."""
-
-
 _SIMPLE = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248])")
 
 
@@ -323,7 +312,7 @@ def _scalar(dtype: object, content: object) -> np.generic:
 _MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
 _NAMES: Mapping[str, Any] = {
     "torch._utils._rebuild_tensor_v2": _tensor,
-    "collections.OrderedDict": _no_hooks,
+    "collections.OrderedDict": lambda: None,  # The empty dictionary of hooks that every tensor has.
     "numpy.dtype": _Dtype,
     "numpy.ndarray": None,
     **{f"torch.{name}": _StorageType(dtype) for name, dtype in STORAGES.items()},
@@ -332,10 +321,7 @@ _NAMES: Mapping[str, Any] = {
 }
 
 
-# Writing
-
-ALIGNMENT = 64
-"""torch aligns tensors so that files can be memory-mapped."""
+ALIGNMENT = 64  # torch aligns tensors so that files can be memory-mapped.
 _DATE = (1980, 1, 1, 0, 0, 0)
 _EXTRA_TAG = b"FB"
 _LOCAL_HEADER_BYTES = 30

@@ -21,8 +21,7 @@ from lpld_labels.io.storage import TEMPORARY
 CACHE_VARIABLE = "LPLD_LABELS_CACHE"
 CACHE_BYTES = 64 * 1024**3
 _LOCKS = "locks"
-_SHARE_KEPT = 0.9
-"""Share of the limit in use after an eviction. Listing entries is slow, so many are deleted at once."""
+_SHARE_KEPT = 0.9  # Evict to this share of the limit: listing entries is slow.
 
 
 def cache_folder() -> Path:

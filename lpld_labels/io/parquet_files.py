@@ -19,8 +19,7 @@ from lpld_labels.format.schema import COMPONENTS, VIEW_COLUMNS, Column, Componen
 VIEW_OWNERS: Mapping[str, Component] = {column.name: column.component for column in VIEW_COLUMNS}
 _ONE_PAGE = 1 << 30
 _MAGIC = b"PAR1"
-_TAIL = 8
-"""Number of bytes after the metadata in a footer: the length of the metadata and the magic number."""
+_TAIL = 8  # Bytes after the metadata: its length and the magic number.
 
 
 @cache
@@ -39,7 +38,7 @@ def page_settings() -> dict[str, Any]:
 
 
 def index_file(index: pa.Table) -> bytes:
-    """Return a batch index as the bytes of a Parquet file. Delta encoding suits increasing integers."""
+    """Return a batch index as the bytes of a Parquet file. Integers ascend, so delta encoding suits them."""
     integers = [field.name for field in index.schema if pa.types.is_integer(field.type)]
     return _file(index, use_dictionary=False, column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"))
 

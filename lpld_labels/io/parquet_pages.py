@@ -13,15 +13,7 @@ import pyarrow as pa
 from isal import isal_zlib
 
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.format.limits import (
-    MAX_HEADER_BYTES,
-    MAX_PAGE_BYTES,
-    MAX_PATH_BYTES,
-    MAX_ROWS,
-    MAX_VIEW_VALUES,
-    PAGE_SPARE_BYTES,
-    PAGE_SPARE_PER_VALUE,
-)
+from lpld_labels.format import limits
 from lpld_labels.io.random_access import ByteSource
 
 DATA_PAGE, DICTIONARY_PAGE = 0, 2
@@ -33,11 +25,9 @@ _ENCODINGS = {
 _FIRST_BYTE = 4
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _STRING_LENGTH = 4
-_USUAL_BYTES = 64
-"""Number of bytes to parse at first; nearly all headers are shorter."""
+_USUAL_BYTES = 64  # Parsed at first; nearly all headers are shorter.
 _INTEGERS = (5, 6, 4)
-_MAX_FIELD = 16 * 16 * 16
-"""Limit on field keys. Structs nest three deep: page header, data page header, statistics."""
+_MAX_FIELD = 16 * 16 * 16  # Structs nest three deep: page header, data page header, statistics.
 _RESTORE = "restore this file"
 
 
@@ -65,7 +55,7 @@ def parse_page(data: memoryview, where: str) -> Page:
         try:
             header = _read_struct(bytes(data[:_USUAL_BYTES]), 0, fields)
         except IndexError:
-            header = _read_struct(bytes(data[:MAX_HEADER_BYTES]), 0, fields)
+            header = _read_struct(bytes(data[: limits.MAX_HEADER_BYTES]), 0, fields)
         dictionary = fields[1] == DICTIONARY_PAGE
         inner = 16 * (7 if dictionary else 5)
         page = Page(
@@ -133,9 +123,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             raise ValueError("integer is too long")
 
 
-# All pages of a file
-
-
 class Chunk(NamedTuple):
     """The pages of a column in a row group. bytes, plain: stored and decompressed size in bytes."""
 
@@ -196,15 +183,17 @@ def _checked_page(
     file: ByteSource, at: int, end: int, leaf: _Leaf, rows: int, plain: bool, where: str
 ) -> tuple[Page, int]:
     """Check the page at offset `at`; return the page header and the offset at which the page ends."""
-    page = parse_page(memoryview(file.read(at, max(0, min(MAX_HEADER_BYTES, end - at)))).cast("B"), where)
+    start = file.read(at, max(0, min(limits.MAX_HEADER_BYTES, end - at)))
+    page = parse_page(memoryview(start).cast("B"), where)
     dictionary = page.kind == DICTIONARY_PAGE
     compressed = page.stored != page.plain
     body, stop = at + page.header, at + page.header + page.stored
     fewest = 0 if dictionary else rows
     # Plain values cannot be larger than the file, so a loose limit is enough.
-    most = rows if not leaf.repeated else MAX_ROWS if plain else MAX_VIEW_VALUES
-    width = _STRING_LENGTH + MAX_PATH_BYTES if leaf.width is None else leaf.width
-    largest = min((width + PAGE_SPARE_PER_VALUE) * page.values + PAGE_SPARE_BYTES, MAX_PAGE_BYTES)
+    most = rows if not leaf.repeated else limits.MAX_ROWS if plain else limits.MAX_VIEW_VALUES
+    width = _STRING_LENGTH + limits.MAX_PATH_BYTES if leaf.width is None else leaf.width
+    largest = (width + limits.PAGE_SPARE_PER_VALUE) * page.values + limits.PAGE_SPARE_BYTES
+    largest = min(largest, limits.MAX_PAGE_BYTES)
     rules = (
         (page.kind in _ENCODINGS, "page type is not allowed in pools"),
         (page.encoding in _ENCODINGS.get(page.kind, ()), "page encoding is not allowed in pools"),

@@ -29,15 +29,12 @@ from lpld_labels.io.retry import REQUESTS_AT_ONCE
 
 T = TypeVar("T")
 
-BLOCK_BYTES = 1024 * 1024
-"""Size of a block on disk in bytes. Small blocks arrive in the order in which they are needed."""
+BLOCK_BYTES = 1024 * 1024  # On disk. Small blocks arrive in the order in which they are needed.
 _MOST_OPEN_BLOCKS = 4096
-_MOST_OPEN_OF_MANY = 512
-"""Limit on open blocks if the pool exceeds the cache: an evicted block uses disk space until it is closed."""
+_MOST_OPEN_OF_MANY = 512  # If the pool exceeds the cache: open blocks use disk space after eviction.
 _REQUEST_BYTES = 4 * 1024 * 1024
 _WINDOW_BYTES = 64 * 1024 * 1024
-_GAP = 16 * 1024
-"""Largest gap in bytes between two joined ranges. Fetching the gap costs less than another request."""
+_GAP = 16 * 1024  # Bytes between two joined ranges. Fetching them costs less than another request.
 
 
 class Range(NamedTuple):
@@ -161,7 +158,6 @@ class DirectRanges:
         self._prefetcher: Prefetcher[pa.Buffer] | None = None
 
     def prefetch(self, ranges: Iterable[Range]) -> None:
-        """Fetch ranges in the background, in order, joined into large requests."""
         self.close()
         joined = coalesced(ranges, _REQUEST_BYTES)
         self._prefetcher = Prefetcher(lambda one: self._store.read_range(*one), joined, window=_WINDOW_BYTES)
@@ -256,7 +252,6 @@ class CachedRanges:
         return file.read(start - block.start, stop - start)
 
     def advance(self) -> None:
-        """Advance the prefetch window by one range, which this or another process is reading."""
         if self._prefetcher is not None:
             self._prefetcher.advance()
 
@@ -310,7 +305,6 @@ class _Blocks:
                 seen.add(block)
 
     def fetch(self, block: Range) -> str:
-        """Return the path of a block in the cache; fetch the block if it is missing."""
 
         def verified() -> pa.Buffer:
             data = self.store.read_range(*block)

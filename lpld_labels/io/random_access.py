@@ -20,8 +20,7 @@ from lpld_labels.errors import PoolCorruptError
 T = TypeVar("T")
 _RESTORE = "restore this file"
 _ATTEMPTS = 3
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-"""O_NONBLOCK: do not block if a pipe has replaced the file since it was checked."""
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # Do not block on pipes.
 
 
 def open_regular(path: str | Path) -> tuple[int, int]:
@@ -53,7 +52,7 @@ def read_regular(path: str | Path, *, most: int) -> bytes:
 def size_of_regular(path: str | Path) -> int | None:
     """Return the size of a regular file in bytes, following symlinks, or None if it does not exist."""
     try:
-        status = os.stat(path)  # noqa: PTH116  # asked for every file of a pool
+        status = os.stat(path)  # noqa: PTH116  # called for every file of a pool
         _require_regular(status)
     except OSError:
         return None

@@ -32,21 +32,16 @@ from lpld_labels.io.retry import (
 
 T = TypeVar("T")
 
-PIECE_BYTES = 8 * 1024 * 1024
-"""Size of the pieces in which a file is streamed."""
+PIECE_BYTES = 8 * 1024 * 1024  # Files are streamed in pieces of this size.
 _PIECES_AHEAD = 4
 PART_BYTES = 16 * 1024 * 1024
-_MOST_PARTS = 9000
-"""Limit on the parts of an upload; S3 allows 10,000."""
-DIGEST = "sha256"
-"""Key of a file's SHA-256 in its S3 metadata."""
+_MOST_PARTS = 9000  # Of an upload. S3 allows 10,000.
+DIGEST = "sha256"  # Key of a file's SHA-256 in its S3 metadata.
 _S3, _HTTP = ("s3", "s3a"), ("http", "https")
 _ENVIRONMENT = ("AWS_", "FSSPEC_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _SIGNED_SECONDS = 3600
-_SIGNED_USE = 600
-"""Seconds for which a signed URL is reused. The credentials that signed it may expire before the URL."""
-_REFUSALS = 3
-"""Stop using signed URLs after this many refusals in a row."""
+_SIGNED_USE = 600  # Credentials may expire before the URL that they signed.
+_REFUSALS = 3  # In a row; then signed URLs are no longer used.
 
 
 class PreconditionError(StoreError):
@@ -68,10 +63,7 @@ class RemoteStore:
         self.lists = self.scheme not in _HTTP
 
     def at(self, path: str) -> str:
-        """Return the address of a file, without secrets, for messages."""
         return f"{self.shown.partition('?')[0]}/{path}" if path else self.shown
-
-    # Reading
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
         """Return the content of a file, or its first `limit` bytes. Raises FileNotFoundError."""
@@ -125,8 +117,6 @@ class RemoteStore:
             return self._do("", find)
         except FileNotFoundError:
             return {}
-
-    # Writing
 
     def put(
         self, path: str, data: bytes, *, digest: str | None = None, condition: Mapping[str, str] | None = None
@@ -182,7 +172,6 @@ class RemoteStore:
             self._stream(path, pieces)
 
     def unfinished(self) -> list[tuple[str, str]]:
-        """Return unfinished multipart uploads as (path, upload id)."""
 
         def find(client: Client, place: str) -> list[tuple[str, str]]:
             bucket, prefix, _ = client.system.split_path(place)
@@ -214,7 +203,6 @@ class RemoteStore:
                 self._do(path, lambda client, place: client.system.rm_file(place))
 
     def require_writable(self) -> None:
-        """Raise StoreError for web servers, which are read-only."""
         if self.scheme in _HTTP:
             raise StoreError("web servers are read-only", where=self.shown, hint="use s3:// or a directory")
 
@@ -300,9 +288,6 @@ def _parts(pieces: Iterable[bytes | pa.Buffer], size: int) -> Iterator[bytes]:
             held, count = [], 0
     if held:
         yield b"".join(map(memoryview, held))
-
-
-# Clients
 
 
 class Client:

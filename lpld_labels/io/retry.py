@@ -77,7 +77,9 @@ def retry(request: Callable[[], T], *, where: str, attempts: int = ATTEMPTS) -> 
 
     Raises FileNotFoundError if the file is missing, StoreError for other failures. where: address for errors.
     """
-    for attempt in range(1, attempts + 1):
+    attempt = 0
+    while True:
+        attempt += 1
         try:
             return request()
         except LabelPoolError:
@@ -95,7 +97,6 @@ def retry(request: Callable[[], T], *, where: str, attempts: int = ATTEMPTS) -> 
         pause = min(_FIRST_PAUSE * 2 ** (attempt - 1), _LONGEST_PAUSE)
         # Add jitter, so that clients do not all retry at once.
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # no secret
-    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def _chain(error: BaseException) -> list[BaseException]:

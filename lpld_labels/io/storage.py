@@ -18,8 +18,7 @@ from lpld_labels.errors import PoolConflictError, PoolCorruptError, PoolWriteErr
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-TEMPORARY = ".tmp-"
-"""Prefix of unfinished files and directories."""
+TEMPORARY = ".tmp-"  # Prefix of unfinished files and directories.
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The batches that loaders yield, and how they are cut from label batches, normalised and decoded."""
+"""The batches that loaders yield, and their making: slice label batches, normalise pixels, decode labels."""
 
 from __future__ import annotations
 

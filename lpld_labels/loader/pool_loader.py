@@ -277,7 +277,6 @@ class TrainingSteps(Dataset[Any]):
         return self.position
 
     def place(self, position: Position) -> None:
-        """Start the next iteration at a position."""
         self.position = position
         self._waiting = True
 
@@ -302,7 +301,6 @@ class StepSampler(BatchSampler, DistributedSampler[Any]):
         return self._steps.schedule.count(Position(self._steps.position.epoch), self._steps.processes())
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration; trainers call this on samplers."""
         self._steps.set_epoch(epoch)
 
 
@@ -387,7 +385,6 @@ class PoolLoader(DataLoader[Any]):
         return partial(evaluation_input, size=size, mean=self.mean, std=self.std)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
         self.dataset.set_epoch(epoch)
 
     def skip_to(self, epoch: int, steps: int) -> None:

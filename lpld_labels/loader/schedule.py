@@ -69,7 +69,7 @@ class Position(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One batch of one process, with `units` rows or label batches. All processes go on to `after`."""
+    """One batch of one process, with `units` rows or label batches. All processes continue at `after`."""
 
     before: Position
     units: int
@@ -109,7 +109,7 @@ class Schedule:
             problem = "number of batches in an epoch is out of range"
             raise InvalidArgumentError(problem, expected=expected, got=self.batches_per_epoch)
         if len(self.epochs) == 0:
-            raise InvalidArgumentError("the pool holds no batches to sample from")
+            raise InvalidArgumentError("the pool contains no batches to sample from")
         lengths = np.unique(np.unique(self.epochs[self._usable], return_counts=True)[1])
         if self.equal_epochs and self.sampling in WHOLE_EPOCHS and len(lengths) > 1:
             raise InvalidArgumentError(
@@ -127,8 +127,6 @@ class Schedule:
         return Schedule(
             epochs=pool.index.epochs, rows=pool.index.rows, batches_per_epoch=batches_per_epoch, **settings
         )
-
-    # Which label batches
 
     @property
     def _usable(self) -> Integers:
@@ -180,10 +178,7 @@ class Schedule:
         return self._units[epoch]
 
     def rows_of(self, epoch: int) -> int:
-        """Return the number of rows in an epoch, over all processes."""
         return int(self.rows[self.units(epoch)[0]].sum())
-
-    # Steps and shares
 
     def _sizes(self, position: Position, world: int) -> Integers:
         """Return how many units each process takes in each remaining step of the position's epoch."""
@@ -217,9 +212,8 @@ class Schedule:
             position = after
 
     def position(self, epoch: int, steps: int, processes: Processes) -> Position:
-        """Return the position after the first `steps` steps of an epoch."""
         if steps < 0:
-            raise InvalidArgumentError("steps count from 0", expected="at least 0", got=steps)
+            raise InvalidArgumentError("number of steps is negative", expected="at least 0", got=steps)
         before = Position(epoch)
         done = islice(self.steps(before, processes), steps)
         return max((step.after for step in done), default=before)
@@ -248,8 +242,6 @@ class Schedule:
         groups = np.flatnonzero(np.diff(batch, prepend=-1)).tolist()
         for begin, end in zip(groups, [*groups[1:], len(runs)], strict=True):
             yield int(places[batch[begin]]), tuple(runs[begin:end])
-
-    # Saved positions
 
     def identity(self) -> dict[str, Any]:
         """Return the settings on which a saved position depends, as JSON values."""

@@ -86,9 +86,7 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
             parts = self.pool.codec.split(encoded.payload, rows=views.rows, classes=self.pool.classes)
         except PoolCorruptError as error:
             where = f"{self.pool.location}, {views.key}"
-            raise PoolCorruptError(
-                error.problem, where=where, expected=error.expected, got=error.got, hint=error.hint
-            ) from None
+            raise PoolCorruptError(**{**error.parts(), "where": where}) from None
         slots = np.arange(views.rows)
         if task.runs not in (None, ((0, views.rows),)):
             slots = np.concatenate([slots[start:stop] for start, stop in task.runs or ()])

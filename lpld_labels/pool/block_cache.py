@@ -14,6 +14,8 @@ T = TypeVar("T")
 class BlockCache(Generic[T]):
     """Keeps blocks up to `limit` bytes in total. Thread-safe and fork-safe."""
 
+    _survive_fork = True
+
     def __init__(self, limit: int, size_of: Callable[[T], int]) -> None:
         self.limit = limit
         self.held = 0
@@ -26,7 +28,8 @@ class BlockCache(Generic[T]):
         if self._process != os.getpid():
             # A thread of the parent may have held the lock during the fork.
             self._lock, self._process = threading.RLock(), os.getpid()
-            self._after_fork()
+            if not self._survive_fork:
+                self.clear()
         with self._lock:
             if key in self._blocks:
                 self._blocks.move_to_end(key)
@@ -41,9 +44,6 @@ class BlockCache(Generic[T]):
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.limit, self._size_of)  # without the blocks
 
-    def _after_fork(self) -> None:
-        """Keep the blocks after a fork, because they are plain memory."""
-
     def clear(self) -> None:
         self._blocks.clear()
         self.held = 0
@@ -52,8 +52,7 @@ class BlockCache(Generic[T]):
 class OpenFiles(BlockCache[T]):
     """Keeps up to `limit` files open. File handles do not survive a fork: a child reopens files."""
 
+    _survive_fork = False
+
     def __init__(self, limit: int) -> None:
         super().__init__(limit, lambda file: 1)
-
-    def _after_fork(self) -> None:
-        self.clear()

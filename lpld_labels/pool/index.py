@@ -16,8 +16,7 @@ from lpld_labels.format.manifest import FileEntry, Manifest
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import MANIFEST_FILE
 
-_FIRST_BYTE = 4
-"""Offset at which data may begin in a Parquet file: after its magic number."""
+_FIRST_BYTE = 4  # Data of a Parquet file begin after its magic number.
 _INT32 = 2**31 - 1
 _RESTORE = "restore pool.json and the index from the same copy"
 
@@ -161,7 +160,7 @@ class BatchIndex:
 
     @cached_property
     def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """(row group of each batch: [N], bounds of the row groups in `_by_shard`: [groups + 1])."""
+        """Row group of each batch, [N], and bounds of the row groups in `_by_shard`, [groups + 1]."""
         order = self._by_shard
         shards, offsets = self.shard[order], self._group_offset[order]
         changes = np.ones(len(order), bool)
@@ -244,7 +243,6 @@ class BatchIndex:
         return bytes(self._views_digests[number].as_py())
 
     def digest(self, number: int) -> bytes:
-        """Return the 16-byte digest of a batch."""
         return bytes(self._digests[number].as_py())
 
     def digests(self, numbers: npt.NDArray[np.int64] | None = None) -> list[bytes]:

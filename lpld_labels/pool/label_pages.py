@@ -27,8 +27,7 @@ from lpld_labels.io.random_access import ByteSource, retry_corrupt
 from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex, Group
 
-_LENGTH = 4
-"""Size in bytes of the length prefix of a binary value or of a run of levels."""
+_LENGTH = 4  # Bytes of the length prefix of a binary value or of a run of levels.
 
 
 class LabelLayout:
@@ -58,7 +57,6 @@ class LabelLayout:
             yield Range(path, group.offset, group.offset + group.bytes)
 
     def check(self, block: Range, data: pa.Buffer) -> None:
-        """Raise PoolCorruptError if a page in this range of a labels file is corrupt."""
         groups = self._groups[block.path]
         first = bisect_left(groups, block.start, key=attrgetter("offset"))
         stop = bisect_left(groups, block.stop, key=attrgetter("offset"))
@@ -177,7 +175,7 @@ def _fixed(body: pa.Buffer, kind: pa.DataType, count: int, where: str) -> Array:
 
 
 def _binary(body: pa.Buffer, start: int, present: npt.NDArray[np.bool_], where: str) -> Array:
-    """Return an array of binary values. From `start` on, the body has the length and bytes of each value."""
+    """Return an array of binary values. body: from `start` on, the length and the bytes of each value."""
     data = memoryview(body).cast("B")
     parts: list[memoryview] = []
     ends = [0]

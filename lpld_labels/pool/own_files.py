@@ -85,7 +85,7 @@ def _unknown_files(pool: Path) -> Iterator[Path]:
                     yield Path(inside.path)
         elif not entry.is_file() or not (
             entry.name == schema.MANIFEST_FILE
-            or is_untouched_card(entry)
+            or (entry.name == schema.README_FILE and is_our_card(entry.read_bytes()))
             or _is_own(entry.name, proven=proven)
         ):
             yield entry
@@ -116,11 +116,6 @@ def is_our_card(data: bytes) -> bool:
     text, _, last = data.rpartition(b"\n<!-- ")
     mark = _CARD_DIGEST.fullmatch(b"<!-- " + last)
     return mark is not None and mark[1].decode() == bytes_digest(text)
-
-
-def is_untouched_card(path: Path) -> bool:
-    """Return whether a file is an unedited card that we wrote."""
-    return path.name == schema.README_FILE and path.is_file() and is_our_card(path.read_bytes())
 
 
 def write_card(path: Path, card: bytes, *, overwrite: bool = False) -> bool:

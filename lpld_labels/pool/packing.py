@@ -34,23 +34,23 @@ from lpld_labels.pool.pool_files import copy_file, is_intact, temporary_path
 from lpld_labels.pool.reader import PoolReader
 
 OPEN_FILES = 64
-CACHE_BYTES = 8 * 1024 * 1024
-"""Memory for cached row groups. Neighbours in the image table are often read together."""
-GROUP_BYTES = 256 * 1024
-"""A row group ends with the image that reaches this size. Reading one image reads a whole row group."""
-FILE_BYTES = 256 * 1024 * 1024
-"""A packed file ends with the row group that reaches this size."""
-_NOTE = f"{TEMPORARY}packed-"
-"""Prefix of the names of notes in OUT.partial."""
+CACHE_BYTES = 8 * 1024 * 1024  # Of row groups. Neighbours in the image table are often read together.
+GROUP_BYTES = 256 * 1024  # A row group ends with the image that reaches this size.
+FILE_BYTES = 256 * 1024 * 1024  # A packed file ends with the row group that reaches this size.
+_NOTE = f"{TEMPORARY}packed-"  # Prefix of the names of notes in OUT.partial.
 
 
-class Images(Protocol):
-    """Image files, read by their row in an image table."""
+class ImageSource(Protocol):
+    """Image files by row of an image table. A source can be pickled, forked, and shared by threads."""
 
     @property
     def table(self) -> ImageTable: ...
-    def read(self, row: int) -> bytes: ...
-    def place(self, row: int) -> str: ...
+
+    def read(self, row: int) -> bytes:
+        """Return the bytes of an image file; raise an error if it differs from the labelled file."""
+
+    def place(self, row: int) -> str:
+        """Return the location of an image, for messages."""
 
 
 class ImageCarrier(Protocol):
@@ -148,7 +148,7 @@ def _copy_packed(source: PoolReader, pool: Path, *, within: Path) -> Sequence[Fi
 class Packed:
     """A carrier that packs image files one by one."""
 
-    images: Images
+    images: ImageSource
     progress: Progress | None = None
 
     def __call__(self, pool: Path, *, within: Path) -> tuple[FileEntry, ...]:
@@ -216,7 +216,7 @@ class Packed:
             self.progress(done, len(self.images.table))
 
 
-def _require_digests(table: ImageTable, images: Images) -> None:
+def _require_digests(table: ImageTable, images: ImageSource) -> None:
     if not len(table):
         raise InvalidArgumentError("the pool has no images to pack")
     if None in table.digests:

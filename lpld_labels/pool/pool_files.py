@@ -42,8 +42,7 @@ from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.label_pages import LabelLayout
 
 _CHUNK = 1 << 22
-_MOST = MAX_JSON_BYTES + 1
-"""Maximum bytes to read of a manifest or card: one more than allowed, so that larger files are refused."""
+_MOST = MAX_JSON_BYTES + 1  # Bytes read of a manifest or card. Larger files are refused.
 
 
 class PoolFiles:
@@ -54,7 +53,6 @@ class PoolFiles:
         self._path = str(local_path(location))
 
     def at(self, path: str) -> str:
-        """Return the location of a file of the pool, for messages."""
         return f"{self._path}/{path}"
 
     def manifest_text(self) -> bytes:
@@ -95,7 +93,6 @@ class PoolFiles:
         return file_chunks(path)
 
     def whole(self, entry: FileEntry) -> bytes:
-        """Return the bytes of a file after verifying its digest."""
         data = b"".join(map(memoryview, self.chunks(entry)))
         require_digest(entry, bytes_digest(data), self.at(entry.path))
         return data
@@ -179,7 +176,6 @@ class RemoteFiles(PoolFiles):
         return retry_corrupt(lambda: b"".join(map(memoryview, self._fetched(entry))))
 
     def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
-        """Yield a file in pieces, from the cache, or prefetched from the store if there is no cache."""
         return self._pieces(entry) if self._cache is None else file_chunks(self._kept(entry, self._cache))
 
     def open(self, entry: FileEntry) -> ByteSource:

@@ -147,10 +147,7 @@ class PoolReader(Shown):
         return isinstance(key, tuple) and len(key) == 2 and self.index.find(BatchKey(*key)) is not None
 
     def read(self, key: tuple[int, int], *, dtype: npt.DTypeLike | None = None) -> LabelBatch:
-        """Return one batch. dtype: dtype of the labels; None for the codec's native dtype.
-
-        Arrays may be read-only; copy them before changing them.
-        """
+        """Return one batch; its arrays may be read-only. dtype: of the labels; None for the codec's own."""
         number = self.find(key)
         return labelled(self.views_at(number), self.labels_at(number, dtype))
 
@@ -176,7 +173,7 @@ class PoolReader(Shown):
     def __iter__(self) -> Iterator[LabelBatch]:
         return self.iterate()
 
-    # Methods that use the number of a batch in the index
+    # Methods that take the number of a batch in the index
 
     def find(self, key: tuple[int, int]) -> int:
         name = BatchKey(*key)
@@ -202,7 +199,6 @@ class PoolReader(Shown):
         )
 
     def labels_at(self, number: int, dtype: npt.DTypeLike | None = None) -> LabelArray:
-        """Return the labels of batch `number`: [B, C]."""
         payload = self.label_files.payload(number)
         try:
             return self.codec.decode(
@@ -220,7 +216,6 @@ class PoolReader(Shown):
         self.files.prefetch(self._layout, numbers, self.manifest.files_of("views"))
 
     def advance(self) -> None:
-        """Advance the prefetch window by one batch, which is about to be read."""
         self._files.advance()
 
     def digest_of(self, batch_digests: Sequence[bytes]) -> str:
@@ -259,6 +254,4 @@ class PoolReader(Shown):
 
 
 def _corrupt(error: LabelPoolError, where: str) -> PoolCorruptError:
-    return PoolCorruptError(
-        error.problem, where=where, expected=error.expected, got=error.got, hint="restore this file"
-    )
+    return PoolCorruptError(**{**error.parts(), "where": where, "hint": "restore this file"})

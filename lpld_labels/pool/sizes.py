@@ -14,19 +14,15 @@ from lpld_labels.format.manifest import FileRole, Manifest
 from lpld_labels.format.schema import SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
 from lpld_labels.pool.reader import PoolReader
 
-# Upper limits in bytes: a batch index without rows, a row of a batch index, an added lineage step.
+# Upper limits in bytes: a batch index without rows, a row of a batch index, an added lineage step, and the
+# schemas and footers of a views file and a labels file.
 _INDEX_FILE = 2800
 _INDEX_ENTRY = 38
 _PRUNE_STEP = 800
-# Upper limit on the bytes of the schemas and footers in a shard: one views file and one labels file.
 _SHARD_FILES = 7000
-
-_MARGIN = 1.005
-"""Safety factor for sizes that are estimated in proportion to batches or rows."""
-_INTERPOLATIONS = 8
-"""Number of interpolation steps in a search before it bisects."""
-_SPREADS = 3.0
-"""Distance of an upper limit from its estimate, in standard deviations."""
+_MARGIN = 1.005  # Safety factor for sizes estimated in proportion to batches or rows.
+_INTERPOLATIONS = 8  # Steps of a search before it bisects.
+_SPREADS = 3.0  # From an estimate to its upper limit, in standard deviations.
 
 
 @dataclass(frozen=True, kw_only=True)

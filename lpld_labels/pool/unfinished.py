@@ -151,7 +151,6 @@ class Unfinished:
         return found
 
     def _is_whole(self, record: ShardRecord) -> bool:
-        """Return whether all files of a shard are intact, whether here or already moved into the pool."""
         for entry in record.files:
             path = self.pool / entry.path
             if not is_intact(path if path.exists() else self.out / entry.path, entry):
@@ -165,7 +164,7 @@ class Unfinished:
         return try_lock(self._descriptor, fcntl.LOCK_EX)
 
     def delete(self) -> None:
-        """Delete everything. The plan goes last, because it proves that the other files are ours."""
+        """Delete everything. The plan is deleted last, because it proves that the other files are ours."""
         with write_errors(self.directory):
             for path in sorted(
                 self.directory.iterdir(), key=lambda path: (path.name == PLAN, path.name == PUBLISHED)

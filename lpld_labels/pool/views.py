@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from lpld_labels.pool.reader import PoolReader
 
 _UNKNOWN = -1
-_RECORD_BYTES = 2048
-"""Approximate bytes of memory per batch, besides the values of its arrays."""
+_RECORD_BYTES = 2048  # Approximate memory per batch, besides its arrays.
 
 
 class _Block:
@@ -74,7 +73,6 @@ class StoredViews:
         return self._blocks.get((shard, group), lambda: self._read(shard, group)).batch(number)
 
     def images(self, number: int) -> IntArray:
-        """Return the image table rows of a batch's views: int32 [B]."""
         return self.views(number).images
 
     def clear(self) -> None:

@@ -89,7 +89,6 @@ class PoolWriter:
         self.append_encoded(EncodedBatch.make(batch, self._plan.codec.encode(batch.labels)))
 
     def append_encoded(self, batch: EncodedBatch) -> None:
-        """Queue a batch that is already encoded with this pool's codec."""
         if batch.key in self._keys:
             raise PoolConflictError(
                 "batch was already written",
@@ -115,10 +114,7 @@ class PoolWriter:
                 self.append(batch)
 
     def commit(self, *, lineage: tuple[LineageStep, ...] | None = None) -> Manifest:
-        """Publish the pool with all appended batches, and return its manifest.
-
-        lineage: replaces the lineage in the header.
-        """
+        """Publish the pool with all appended batches. lineage: replaces the lineage in the header."""
         self._flush()
         plan = self._plan
         if lineage is not None:
@@ -128,7 +124,7 @@ class PoolWriter:
         return manifest
 
     def close(self) -> None:
-        """Write pending batches, so that a later writer can resume, and unlock the path."""
+        """Write pending batches, so that a later writer can resume, and release the lock."""
         with self._open:
             self._flush()
 

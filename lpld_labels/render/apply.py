@@ -137,7 +137,7 @@ def _check_out(
 
 
 def take_views(views: ViewBatch, slots: npt.NDArray[np.int64]) -> ViewBatch:
-    """Return the views of distinct `slots`, then partners outside `slots`, which mix with themselves."""
+    """Return the views of distinct `slots`, then all other mix partners, each mixed with itself."""
     order, mix = slots, views.mix
     if mix is not None:
         partners = mix.partner[slots]
@@ -200,9 +200,6 @@ def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
     return shuffled
 
 
-# Resize backends by their names in manifests (`Augmentation.resize`). Teachers' outputs depend on them.
-
-
 def resize_torch(crop: Pixels, height: int, width: int) -> torch.Tensor:
     """Resize with PyTorch's uint8 channels-last kernel: bilinear, antialiased, one thread per image."""
     # Let torch add the batch dimension: its stride must be the largest for channels-last, and any other
@@ -226,7 +223,7 @@ RESIZERS: dict[str, Resizer] = {
     "pil_bicubic": partial(_resize_pil, Image.Resampling.BICUBIC),
     "torch": resize_torch,
 }
-"""Resize functions by name (see `RESIZE_CODES`). FKD's labelling program uses pil_bicubic."""
+"""Resize functions by name (`Augmentation.resize`). Labels depend on them. FKD's program uses pil_bicubic."""
 
 
 def find_resizer(name: str) -> Resizer:

@@ -120,7 +120,6 @@ def _eight_bits(image: ImageFile, data: bytes) -> Callable[[_Box], Image.Image]:
 
 
 def _raw_mode(tile: Any) -> str:
-    """Return Pillow's name for the sample layout of a tile."""
     arguments = tile[3]
     return str(arguments if isinstance(arguments, str) else (arguments or ("",))[0])
 
@@ -143,7 +142,6 @@ def _scaled(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 @contextlib.contextmanager
 def _readable(where: Path | str) -> Iterator[None]:
-    """Convert errors raised by Pillow in the block into ImageReadError."""
     try:
         yield
     except LabelPoolError:

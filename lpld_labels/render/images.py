@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.strict_json import is_text
 from lpld_labels.io.random_access import read_regular
-from lpld_labels.pool.packing import packed_images
+from lpld_labels.pool.packing import ImageSource, packed_images
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.decode import BYTES_PER_PIXEL, VARIABLE, decode_image, image_size, max_pixels
 
@@ -69,7 +69,7 @@ def list_images(root: Location) -> tuple[list[str], list[int]]:
                 )
         if not found:
             raise ImageReadError(
-                "class folder holds no images",
+                "class folder contains no images",
                 where=folder / name,
                 expected=f"files ending in {', '.join(EXTENSIONS)}",
                 hint="add its images or remove the directory",
@@ -185,19 +185,6 @@ def map_ahead(
                 future.cancel()
 
 
-class ImageSource(Protocol):
-    """Image files by row of an image table. A source can be pickled, forked, and shared by threads."""
-
-    @property
-    def table(self) -> ImageTable: ...
-
-    def read(self, row: int) -> bytes:
-        """Return the bytes of an image file; raise an error if it differs from the labelled file."""
-
-    def place(self, row: int) -> str:
-        """Return the location of an image, for messages."""
-
-
 class FolderImages:
     """Source of images below a folder."""
 
@@ -243,7 +230,7 @@ def find_images(pool: PoolReader, folder: Location | None = None) -> ImageSource
 def no_images(pool: str) -> InvalidArgumentError:
     """Return the error for a pool that does not contain its images."""
     return InvalidArgumentError(
-        "the pool does not carry its images",
+        "the pool does not contain its images",
         where=pool,
         hint="give the labelled image folder (--images), or add the images (lpld-labels copy --images)",
     )

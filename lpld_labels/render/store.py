@@ -20,8 +20,8 @@ from isal import isal_zlib
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError, PoolWriteError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.io.storage import write_errors
+from lpld_labels.pool.packing import ImageSource
 from lpld_labels.render.decode import decode_image
-from lpld_labels.render.images import ImageSource
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -172,7 +172,7 @@ class PixelFile:
         return pixels.reshape(height, width, 3)
 
     def _write(self, index: int, image: Pixels) -> None:
-        """Write the pixels, then their seal, with pwrite: the map kills the process if the disk is full."""
+        """Write pixels, then their seal, with pwrite: on a full disk, writing to a map kills the process."""
         seal = _FILLED | isal_zlib.crc32(image.data)
         with write_errors(self._path):
             for data, position in (

@@ -30,7 +30,12 @@ class CopiedBatches:
     def __call__(self, keys: Sequence[BatchKey]) -> Iterator[EncodedBatch]:
         for pool in self.pools:
             for key in _in_reading_order(pool, [key for key in keys if key in pool]):
-                yield _detached(pool.read_encoded(key))
+                batch = pool.read_encoded(key)
+                # Copy the arrays, so that row groups can be freed before the shard is written.
+                payload = {
+                    name: arrow.take(array, np.arange(len(array))) for name, array in batch.payload.items()
+                }
+                yield replace(batch, views=owned(batch.views), payload=payload)
 
 
 @dataclass(frozen=True)
@@ -94,9 +99,3 @@ def _in_reading_order(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchK
     ordered = pool.index.in_file_order(keys)
     pool.prefetch(pool.index.numbers(ordered).tolist())
     return ordered
-
-
-def _detached(batch: EncodedBatch) -> EncodedBatch:
-    """Copy a batch's arrays, so that its row groups can be freed before its shard is written."""
-    payload = {name: arrow.take(array, np.arange(len(array))) for name, array in batch.payload.items()}
-    return replace(batch, views=owned(batch.views), payload=payload)

@@ -1,7 +1,7 @@
 """Find the size of a pool before it is written, to know how many batches fit a budget.
 
 There is no exact formula for the size of compressed views and Parquet containers. Small pools are therefore
-made in memory and weighed. For large pools, an upper limit is close enough.
+made in memory and measured. For large pools, an upper limit is close enough.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch, write_files
 from lpld_labels.pool.sizes import pool_bytes
 
-WEIGHED_BYTES, WEIGHED_BATCHES = 16 * 1024 * 1024, 2048  # Limits on pools to weigh.
+WEIGHED_BYTES, WEIGHED_BATCHES = 16 * 1024 * 1024, 2048  # Limits on measured pools.
 
 
 @dataclass(frozen=True, eq=False)
 class Scales:
-    """Weighs pools made from `pool`. Encodes each batch only once, so each codec needs its own object."""
+    """Measures the size of pools made from `pool`. Caches encoded batches, so use one object per codec."""
 
     pool: PoolReader
     _held: dict[BatchKey, EncodedBatch] = field(default_factory=dict)
 
     def suit(self, budget: int, estimate: int) -> bool:
-        """Return whether pools of about `estimate` batches within a budget are small enough to weigh."""
+        """Return whether pools of about `estimate` batches within a budget are small enough to measure."""
         labels = int(self.pool.index.label_bytes.sum(dtype="int64"))
         return min(budget, labels) <= WEIGHED_BYTES and estimate <= WEIGHED_BATCHES
 

@@ -21,19 +21,11 @@ from lpld_labels.io.addresses import Location, is_address
 from lpld_labels.io.hub import is_hub
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
-from lpld_labels.pool.packing import Packed, PackedImages, carried
+from lpld_labels.pool.packing import ImageSource, Packed, PackedImages, carried
 from lpld_labels.pool.plan import PoolPlan, cut_by_size, pool_identity, require_alike
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.unfinished import Unfinished, differences, finish, unfinished
-from lpld_labels.render.images import (
-    AHEAD,
-    THREADS,
-    FolderImages,
-    ImageSource,
-    check_images,
-    find_images,
-    map_ahead,
-)
+from lpld_labels.render.images import AHEAD, THREADS, FolderImages, check_images, find_images, map_ahead
 from lpld_labels.transforms.batch_sources import CopiedBatches
 from lpld_labels.transforms.outputs import local_directory, pool_path, require_apart
 from lpld_labels.transforms.pipeline import require_output, run_plan
@@ -159,7 +151,7 @@ def _places(pools: Sequence[PoolReader]) -> dict[BatchKey, tuple[PoolReader, int
         for number, key in enumerate(pool.keys):
             if key in places:
                 raise PoolConflictError(
-                    f"two pools hold {key}: {places[key][0].location} and {pool.location}",
+                    f"two pools contain {key}: {places[key][0].location} and {pool.location}",
                     hint="merge pools that have no batch in common",
                 )
             places[key] = pool, number
@@ -194,7 +186,7 @@ def unpack_images(images: PackedImages, out: Location, *, progress: Progress | N
         if _holds(folder, table):
             finish(folder)
             return 0
-        raise PoolConflictError("something is already here", where=folder, hint="choose another path")
+        raise PoolConflictError("a file or folder is already here", where=folder, hint="choose another path")
     with unfinished(folder) as work:
         work.begin({"unpack": table.digest().hex()})
         written = 0
@@ -227,7 +219,6 @@ def _write_image(images: PackedImages, row: int, work: Unfinished) -> bool:
 
 
 def _holds(folder: Path, table: ImageTable) -> bool:
-    """Return whether a folder contains exactly the images of a table, unchanged."""
     if not folder.is_dir():
         return False
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from lpld_labels.errors import PoolConflictError, PoolFormatError
 from lpld_labels.exec.job import Executor, Job, Progress, say_reused
 from lpld_labels.exec.local import ONE_PROCESS
@@ -19,7 +21,7 @@ from lpld_labels.format.manifest import CodecEntry, LineageStep, Manifest, PoolH
 from lpld_labels.format.schema import MANIFEST_FILE, Views
 from lpld_labels.io.addresses import Location, is_address
 from lpld_labels.io.storage import refuse_links
-from lpld_labels.pool.own_files import require_own_files
+from lpld_labels.pool.own_files import not_a_pool, require_own_files
 from lpld_labels.pool.plan import PoolPlan, Shard, ShardWriter, pool_identity, require_alike
 from lpld_labels.pool.publish import publish
 from lpld_labels.pool.reader import PoolReader
@@ -27,6 +29,20 @@ from lpld_labels.pool.unfinished import Unfinished, as_json, finish, partial_dir
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, pool_path, require_apart
 
 log = logging.getLogger(__name__)
+
+SETTINGS = "settings"  # Step parameter with the settings; others are results, such as `kept_batches`.
+
+
+def settings_json(settings: Any) -> dict[str, Any]:
+    """Return a settings dataclass as JSON values."""
+    document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(settings, enc_hook=str))
+    return document
+
+
+def lineage_step(operation: str, parent_digest: str | None, settings: Any, **results: Any) -> LineageStep:
+    """Return a lineage step. settings: the command's dataclass. results: other parameters."""
+    parameters = {SETTINGS: settings_json(settings), **results}
+    return LineageStep(operation=operation, parent_digest=parent_digest, parameters=parameters)
 
 
 def run_plan(
@@ -36,10 +52,7 @@ def run_plan(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write the missing parts of a plan's pool, and return its manifest.
-
-    overwrite: replace another pool or other unfinished work. progress: called with (done, total) batches.
-    """
+    """Write what is missing of a plan's pool. overwrite: replace another pool or other unfinished work."""
     manifest = run_part(plan, (0, 1), executor=executor, overwrite=overwrite, progress=progress)
     return cast("Manifest", manifest)  # A single part is always the last one.
 
@@ -165,11 +178,7 @@ def manifest_there(out: Path, *, overwrite: bool) -> Manifest | None:
         return None
     path = out / MANIFEST_FILE
     if not path.is_file():
-        raise PoolConflictError(
-            "this is not a label pool",
-            where=out,
-            hint="choose another path or move it away: only files that lpld-labels wrote are replaced",
-        )
+        raise not_a_pool(out)
     try:
         return Manifest.parse(path.read_bytes(), where=str(path))
     except PoolFormatError:

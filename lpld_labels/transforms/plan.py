@@ -23,23 +23,18 @@ from lpld_labels.io.addresses import Location
 from lpld_labels.pool.plan import PoolPlan
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import SizeModel, most_within, pool_bytes
-from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
 from lpld_labels.transforms.budget import Scales
-from lpld_labels.transforms.encode import refuse_lossy, require_drawable
-from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
+from lpld_labels.transforms.encode import LabelSample, refuse_lossy, require_drawable
+from lpld_labels.transforms.pipeline import finished_before, lineage_step, require_output, run_plan
 from lpld_labels.transforms.prune import PrunePlan, plan_prune, ratio_that_keeps, too_small
 from lpld_labels.transforms.remote_output import writes_pools
-from lpld_labels.transforms.sample import LabelSample
 from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY, PlanSettings, PruneSettings
 
 FIDELITIES = (0.99, 0.97, 0.95, 0.90, 0.80)
-MEASURED_SLACK = 0.001
-"""Tolerance of measured fidelities: a codec fitted to 0.97 may measure 0.9695 on other rows."""
-ROUNDS = 2
-"""Number of fits per codec. The basis depends on the number of rows, and how many rows fit on the basis."""
-_Fitting = tuple[PrunePlan | None, int]
-"""(prune plan, or None to keep all batches; bytes of the resulting pool)."""
+MEASURED_SLACK = 0.001  # A codec fitted to 0.97 may measure 0.9695 on other rows.
+ROUNDS = 2  # Fits per codec: the basis depends on the number of rows that fit, and vice versa.
+_Fitting = tuple[PrunePlan | None, int]  # (plan, or None to keep all batches; bytes of the pool).
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,14 +66,12 @@ class PlanRow:
 
     @property
     def ratio(self) -> float:
-        """Prune ratio that keeps the same number of batches."""
         if self.pruned is None:
             return 1.0
         return ratio_that_keeps(self.batches, len(self.pruned.candidates))
 
     @property
     def title(self) -> str:
-        """The codec and its setting in a few characters."""
         return self.name if self.asked is None else f"{self.name} {self.asked:g}"
 
     def as_json(self) -> dict[str, Any]:
@@ -101,7 +94,7 @@ class PlanRow:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BudgetPlan:
-    """Ways to fit a budget, most views first. minimum: smallest acceptable share of information."""
+    """Ways to fit a budget, most views first. minimum: share of information that a good row keeps."""
 
     settings: PlanSettings
     minimum: float
@@ -116,7 +109,6 @@ def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress 
     """Find the largest number of batches that fits the budget, for each codec setting.
 
     A fitted codec (``klt``) gives one row per fidelity: those of FIDELITIES, and the minimum.
-    progress: called with (done, total) codec settings.
     """
     refuse_lossy(pool, accept=settings.from_lossy)
     require_drawable(pool, settings.views)
@@ -180,14 +172,14 @@ def _pool_plan(pool: PoolReader, settings: PlanSettings, row: PlanRow, out: Loca
         codec=row.codec,
         bytes_per_row=row.trial.payload_per_row,
         views=settings.views,
-        # A pool that fits is copied whole. The lineage step that the copy adds does not count.
+        # The copy of a pool that fits may exceed the budget by its new lineage step.
         most_bytes=None if row.pruned is None and row.codec is None else settings.budget,
     )
 
 
 def applied_step(pool: PoolReader, settings: PlanSettings) -> LineageStep:
     """Return the lineage step of an applied plan, without its results."""
-    return lineage.step("plan", pool.manifest.content_digest, settings)
+    return lineage_step("plan", pool.manifest.content_digest, settings)
 
 
 def image_bytes(folder: str | Path, images: ImageTable) -> int:
@@ -210,7 +202,7 @@ def _fidelities(name: str, minimum: float) -> list[float | None]:
 
 
 class _Planner:
-    """Makes the rows of a plan from one sample. smallest: bytes of a one-batch pool, if that is too large."""
+    """Makes the rows of a plan from one sample. smallest: bytes of one batch as a pool, if too large."""
 
     def __init__(self, sample: LabelSample, settings: PlanSettings) -> None:
         self._sample, self._pool, self._settings = sample, sample.pool, settings
@@ -223,7 +215,10 @@ class _Planner:
         pool, views = self._pool, self._settings.views
         codec: Codec | None = None
         if name == pool.codec.spec and views in (None, pool.manifest.views):
-            fitting = self._copied()
+            size, extra = pool_bytes(pool.manifest), self._sample.step_bytes
+            fitting: _Fitting | None = (None, size + extra)
+            if size > self._settings.budget:
+                fitting = self._fit(size + extra, lambda n: self._everything.resized(n).most_bytes + extra)
         else:
             codec, fitting = self._encoded(name, fidelity)
             if codec is None:
@@ -250,7 +245,7 @@ class _Planner:
     def _weighed(
         self, row: Callable[[PrunePlan | None], PlanRow], estimate: _Fitting | None
     ) -> _Fitting | None:
-        """Find what fits by weighing pools, if they are small. Otherwise, return the estimate."""
+        """Find what fits by measuring pools, if they are small. Otherwise, return the estimate."""
         pool, settings, most, scales = self._pool, self._settings, self._everything.count, Scales(self._pool)
         if estimate is not None and estimate[0] is None and row(None).codec is None:
             return estimate  # A copy of the pool, whose size is known.
@@ -266,13 +261,6 @@ class _Planner:
         if count == most and (everything := weight(None)) <= settings.budget:
             return None, everything
         return self._fitting(count, size)
-
-    def _copied(self) -> _Fitting | None:
-        """Return how much fits if labels and views are copied."""
-        size, extra = pool_bytes(self._pool.manifest), self._sample.step_bytes
-        if size <= self._settings.budget:
-            return None, size + extra
-        return self._fit(size + extra, lambda count: self._everything.resized(count).most_bytes + extra)
 
     def _encoded(self, name: str, fidelity: float | None) -> tuple[Codec | None, _Fitting | None]:
         """Return a setting's codec, and what fits the budget in it; (None, None) if out of reach."""

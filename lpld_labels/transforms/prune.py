@@ -6,17 +6,11 @@ labels that it keeps.
 Random order is the order of `batch_ranks`. Every order except `uniform` is a fixed sequence, and its first
 batches are kept. So harder pruning keeps a subset of the batches that milder pruning keeps.
 
-Metrics are the paper's five measures of how easy a batch is; high is easy. A metric is computed per view,
-from the logits z of the view and the class y of its own image, and averaged over the views of the batch:
-
-correct       share of views with argmax z = y
-diff          |z1 - z2|, the gap between the two largest logits
-diff_signed   z_y - max of the other classes' logits; negative where the teacher disagrees
-cut_ratio     the batch's stored mixing ratio, i.e. the weight of the view itself; 1 where nothing was mixed
-confidence    the largest softmax value
-
-If a pool has probabilities p, then z = log p, which differs from the logits only by a shift per row. A
-probability of 0 counts as the smallest float16, 2^-24, so that averages are finite.
+Metrics are the paper's five measures of how easy a batch is; high is easy. `cut_ratio` is the stored weight
+of the view itself in its mix, 1 where nothing was mixed. The other four are computed per view, from its
+logits and the class of its own image, and averaged over the views of the batch. If a pool has probabilities
+p, its logits are log p, which differ from the teacher's only by a shift per row. A probability of 0 counts as
+the smallest float16, 2^-24, so that averages are finite.
 """
 
 from __future__ import annotations
@@ -42,26 +36,23 @@ from lpld_labels.io.addresses import Location
 from lpld_labels.pool.plan import PoolPlan
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import most_within, part_bytes
-from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
 from lpld_labels.transforms.budget import Scales
-from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
+from lpld_labels.transforms.pipeline import lineage_step, run_plan
 from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.settings import PruneSettings, require_ratio
 
-Places = npt.NDArray[np.int64]
-"""int64 [k], places in the batch index."""
+Places = npt.NDArray[np.int64]  # [k], places in the batch index.
 Scores = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.integer]
 
-_WHOLE_EPOCH = MAX_INDEX + 1
-"""Replaces the batch number where whole epochs are ranked; no batch has this number."""
+_WHOLE_EPOCH = MAX_INDEX + 1  # Used as the batch number to rank whole epochs.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrunePlan:
-    """Which batches stay. candidates, kept: batch numbers in key order. scores: per candidate, or None."""
+    """Which batches to keep. candidates, kept: batch numbers in key order. scores: per candidate, or None."""
 
     pool: PoolReader
     settings: PruneSettings
@@ -69,7 +60,7 @@ class PrunePlan:
     candidates: Places
     scores: Scores | None
     kept: Places
-    size: int = 0  # Bytes of the pool, if it was weighed.
+    size: int = 0  # Bytes of the pool, if it was measured.
 
     @property
     def count(self) -> int:
@@ -92,7 +83,7 @@ class PrunePlan:
         index, candidates = self.pool.index, self.candidates
         if not 1 <= count <= len(candidates):
             raise InvalidArgumentError(
-                "cannot keep that many batches", expected=f"1 to {len(candidates)}", got=count
+                "batch count is out of range", expected=f"1 to {len(candidates)}", got=count
             )
         # Units are ranked as a whole. A unit is a batch or an epoch.
         epochs, batches = index.epochs[candidates], index.batches[candidates]
@@ -103,7 +94,6 @@ class PrunePlan:
         sizes = np.diff(starts, append=len(candidates))
         columns: list[npt.NDArray[Any]] = [batches, epochs, batch_ranks(self.seed, epochs, batches)]
         if self.scores is not None:
-            # The mean over all views of a unit.
             rows = index.rows[candidates]
             columns.append(np.add.reduceat(self.scores * rows, starts) / np.add.reduceat(rows, starts))
         order = np.lexsort(columns)
@@ -111,7 +101,6 @@ class PrunePlan:
             order = order[::-1]
         elif self.settings.prefer == "uniform":
             order = _evenly_spaced(order, sizes, count)
-        # The candidates of these units, unit by unit.
         chosen = sizes[order]
         offsets = np.repeat(starts[order] - (np.cumsum(chosen) - chosen), chosen)
         members = offsets + np.arange(len(offsets))
@@ -128,10 +117,7 @@ class PrunePlan:
 
 
 def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress | None = None) -> PrunePlan:
-    """Decide which batches stay: only complete batches, if there are any. Only metrics read labels.
-
-    progress: called with (done, total) batches while metrics are computed.
-    """
+    """Choose the batches to keep: complete ones, if there are any. Labels are read only for metrics."""
     index = pool.index
     candidates = np.flatnonzero(index.rows == pool.header.batch_size)
     if not len(candidates):
@@ -172,29 +158,6 @@ def too_small(budget: int, least: int) -> InvalidArgumentError:
 
 
 @writes_pools
-def prune_pool(
-    pool: PoolReader,
-    out: Location,
-    settings: PruneSettings,
-    *,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Manifest:
-    """Write the pruned pool to `out` and return its manifest.
-
-    overwrite: replace another pool that is there; otherwise it is refused.
-    progress: called with (done, total) batches scored, then copied.
-    """
-    step = lineage.step("prune", pool.manifest.content_digest, settings)
-    require_output(out, pool.location, overwrite=overwrite, step=step)
-    found = finished_before(out, step)
-    if found is not None:
-        return found
-    plan = plan_prune(pool, settings, progress=progress)
-    return write_pruned(plan, out, overwrite=overwrite, progress=progress)
-
-
-@writes_pools
 def write_pruned(
     plan: PrunePlan,
     out: Location,
@@ -208,7 +171,7 @@ def write_pruned(
 
 def _pool_plan(plan: PrunePlan, out: Location) -> PoolPlan:
     pool, settings = plan.pool, plan.settings
-    step = lineage.step("prune", pool.manifest.content_digest, settings, **plan.results)
+    step = lineage_step("prune", pool.manifest.content_digest, settings, **plan.results)
     return transform_plan(pool, out, step, keys=plan.keys, most_bytes=settings.budget)
 
 

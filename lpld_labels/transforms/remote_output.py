@@ -336,7 +336,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _fetch(text: bytes | None, store: RemoteStore, path: Path, *, whole: bool) -> None:
-    """Fetch a pool: all files if `whole`, else those read on opening. text: manifest, or None if no pool."""
+    """Fetch a pool: all files if `whole`, else the files read on opening. text: manifest; None: no pool."""
     if path.exists():
         shutil.rmtree(path)
     if text is None:
@@ -359,8 +359,9 @@ def _naming_address(store: RemoteStore, path: Path) -> Iterator[None]:
     try:
         yield
     except LabelPoolError as error:
-        facts: dict[str, Any] = {
-            name: getattr(error, name).replace(str(path), store.shown).replace(str(path.parent), store.shown)
-            for name in ("where", "expected", "got", "hint")
+        parts = {
+            name: text.replace(str(path), store.shown).replace(str(path.parent), store.shown)
+            for name, text in error.parts().items()
+            if name != "problem"
         }
-        raise type(error)(error.problem, **facts) from None
+        raise type(error)(error.problem, **parts) from None

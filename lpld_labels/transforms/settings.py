@@ -16,7 +16,11 @@ DEFAULT_TEMPERATURE = 20.0
 DEFAULT_MIN_FIDELITY = 0.95
 """Best for students, at the size of f16 pruned 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
 
-
+SampleSeed = Annotated[int, Setting("Seed of the sample for fitting and measuring.", ge=0, le=MAX_SEED)]
+ViewsOfPool = Annotated[
+    Literal["stored", "drawn"] | None,
+    Setting("Store views in files, or draw them from the seed when read.  [default: as in POOL]"),
+]
 FromLossy = Annotated[bool, Setting("Accept a pool whose labels are already in a lossy codec.")]
 
 
@@ -41,13 +45,11 @@ class Amount:
 
     @classmethod
     def of_any(cls, size: int | str | Amount, *, images: bool) -> Amount:
-        """Return a size as an Amount. size: number of bytes, text or Amount."""
         if isinstance(size, int):
             return cls(number=size, of="bytes")
         return cls.parse(size, images=images) if isinstance(size, str) else size
 
     def bytes(self, *, pool: int, images: int = 0) -> int:
-        """Return the size in whole bytes. pool, images: their sizes in bytes."""
         return int(self.number * {"bytes": 1, "pool": pool, "images": images}[self.of])
 
 
@@ -74,14 +76,14 @@ class PruneChoices:
         int | str | Amount | None, Setting("Keep as many batches as fit this size, e.g. 300MB or 10%.")
     ] = None
     level: Annotated[
-        Literal["batch", "epoch"], Setting("Keep single batches, or whole epochs (the last may be partial).")
+        Literal["batch", "epoch"], Setting("Select batches or whole epochs (the last may be incomplete).")
     ] = "batch"
     by: Annotated[
         Literal["random", "correct", "diff", "diff_signed", "cut_ratio", "confidence"],
         Setting("Choose batches at random, or by a metric of how easy the teacher found them."),
     ] = "random"
     prefer: Annotated[
-        Literal["hard", "easy", "uniform"] | None, Setting("Keep hard, easy or evenly spaced batches.")
+        Literal["hard", "easy", "uniform"] | None, Setting("Keep hard or easy batches, or some of each.")
     ] = None
     seed: Annotated[
         int | None, Setting("Seed of the random order.  [default: the pool's]", ge=0, le=MAX_SEED)
@@ -122,10 +124,7 @@ class EncodeSettings:
         str | None,
         Setting("f16, f16:plain, f32, f32:plain, int8, int6, int4, topk:K, topk:K:BITS (8, 16, 32) or klt."),
     ] = None
-    views: Annotated[
-        Literal["stored", "drawn"] | None,
-        Setting("Store views in files, or draw them from the seed when read.  [default: as in POOL]"),
-    ] = None
+    views: ViewsOfPool = None
     fidelity: Annotated[
         float | None,
         Setting(f"klt: share of the label information to keep.  [default: {DEFAULT_FIDELITY}]", gt=0, lt=1),
@@ -134,7 +133,7 @@ class EncodeSettings:
         float | None,
         Setting(f"klt: temperature that students will use.  [default: {DEFAULT_TEMPERATURE:g}]", gt=0),
     ] = None
-    seed: Annotated[int, Setting("Seed of the sample for fitting and measuring.", ge=0, le=MAX_SEED)] = 0
+    seed: SampleSeed = 0
     from_lossy: FromLossy = False
 
     def __post_init__(self) -> None:
@@ -161,7 +160,7 @@ class EncodeSettings:
 class PlanChoices:
     """The budget of a pool, and what its labels must keep, as given by users."""
 
-    budget: Annotated[int | str | Amount, Setting("300MB, 10% (of POOL) or 1x-images (size of --images).")]
+    budget: Annotated[int | str | Amount, Setting("Size: 300MB, 10% (of POOL) or 1x-images (of --images).")]
     codecs: Annotated[
         tuple[str, ...],
         Setting("Codec to consider; repeat the option for more.  [default: f16, int8, int6, int4, klt]"),
@@ -176,11 +175,8 @@ class PlanChoices:
         ),
     ] = None
     temperature: Annotated[float, Setting("Temperature for --min-fidelity.", gt=0)] = DEFAULT_TEMPERATURE
-    views: Annotated[
-        Literal["stored", "drawn"] | None,
-        Setting("Store views in files, or draw them from the seed when read.  [default: as in POOL]"),
-    ] = None
-    seed: Annotated[int, Setting("Seed of the sample for fitting and measuring.", ge=0, le=MAX_SEED)] = 0
+    views: ViewsOfPool = None
+    seed: SampleSeed = 0
     from_lossy: FromLossy = False
 
 

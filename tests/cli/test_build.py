@@ -210,7 +210,7 @@ def test_what_is_odd_about_a_folder_is_noted(cli: Cli, folder: Path, tmp_path: P
     assert "warning: 27 images do not fill a batch of 64" in result.stderr
     assert "--batch-size 27" in result.stderr
     (folder / "later").mkdir()
-    one_line_error(cli(*words), "later", "holds no images")
+    one_line_error(cli(*words), "later", "contains no images")
 
 
 def test_growing_says_what_is_reused(images: Path, tmp_path: Path, cli: Cli) -> None:

@@ -53,7 +53,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     (
         f"verify pool {NET}",
         1,
-        "does not carry its images; give the labelled image folder (--images)",
+        "does not contain its images; give the labelled image folder (--images)",
     ),
     (f"verify pool --images images {NET} --device abacus", 2, "'abacus' is not usable here"),
     (f"verify pool --images images {NET}", 1, "expected --size 32, or none, got 16"),
@@ -87,7 +87,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("copy bare out --image pictures", 2, "Did you mean '--images'"),
     ("copy bare out --images images", 1, "image 0 of the labelled images is missing"),
     ("copy bare pictures/packed --images pictures", 1, "choose a path beside it"),
-    ("copy bare out --unpack", 1, "the pool does not carry its images"),
+    ("copy bare out --unpack", 1, "the pool does not contain its images"),
     ("copy packed packed/images --unpack", 1, "the output is inside an input"),
     ("copy packed out --overwrite --unpack", 2, "no other options"),
     ("copy packed s3://bucket/images --unpack", 1, "choose a local path"),
@@ -134,7 +134,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     (f"build images out {NET} --replayable-by sre2l --ratio 2", 1, "pruned pool"),
     (f"build images out {NET} --replayable-by lpld --cutout 0.5", 1, "draws differently"),
     # train
-    ("train pool", 1, "does not carry its images; give the labelled image folder (--images)"),
+    ("train pool", 1, "does not contain its images; give the labelled image folder (--images)"),
     ("train pool --images images --out pool/run", 1, "the output is inside an input"),
     ("train bare --images pictures --val-by-order", 2, "--val"),
     ("train bare --images pictures --mean 1,1,1", 1, "give both"),

@@ -65,7 +65,7 @@ def _parse(data: bytes) -> Any:
         document = json.loads(data.decode(), object_pairs_hook=_object, parse_int=_whole)
         # Refuses NaN, 1e999 and lone surrogates.
         json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
-        need(_depth(document) <= 32, NAME, "nested too deep")
+        need(_depth(document) <= 32, NAME, "nested too deeply")
     except (ValueError, OverflowError, RecursionError) as error:
         raise Refused(f"{NAME}: {error}") from error
     return document

@@ -21,8 +21,8 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.render import apply
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
+from tests.factories import prune_pool
 from tests.lpld_core.image_folders import SMALL_BUILD
 
 BATCHES = 18

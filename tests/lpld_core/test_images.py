@@ -64,7 +64,7 @@ def test_broken_images_and_empty_classes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ImageReadError, match=r"class1/001\.png: not an image"):
         list(batches)
     (root / "class2").mkdir()
-    with pytest.raises(ImageReadError, match="class2: class folder holds no images"):
+    with pytest.raises(ImageReadError, match="class2: class folder contains no images"):
         RealFolder.open(root)
 
 

@@ -143,7 +143,7 @@ def test_several_pools_are_compared(pool: Path, tmp_path: Path) -> None:
         ("export", {"format": "lpld", "top_k": 3}, "--top-k"),
         ("export", {"format": "zip"}, "unknown export format"),
         ("copy", {"unpack": True, "overwrite": True}, "no other options"),
-        ("copy", {"unpack": True}, "does not carry its images"),
+        ("copy", {"unpack": True}, "does not contain its images"),
     ],
 )
 def test_bad_arguments(

@@ -35,8 +35,8 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.unfinished import partial_directory
 from lpld_labels.render import ImageStore, apply_views
 from lpld_labels.render.images import FolderImages
-from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import PruneSettings
+from tests.factories import prune_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, sizes
 
 Make = Callable[..., BuildResult]

@@ -31,9 +31,8 @@ from lpld_core.train.train_teacher import TeacherJob, train_teacher, true_class_
 from lpld_core.train.trainer import Trainer, TrainingBatch
 from lpld_labels.errors import ComputationError, ImageMismatchError, InvalidArgumentError, PoolConflictError
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import PruneSettings
-from tests.factories import write_pool
+from tests.factories import prune_pool, write_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
 SETTINGS = TrainSettings(epochs=4, learning_rate=0.01, student=NETWORK, evaluate_every=2)

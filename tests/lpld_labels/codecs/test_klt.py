@@ -239,7 +239,7 @@ def test_labels_without_variety(values: list[float] | None) -> None:
 
 def test_more_classes_than_rows() -> None:
     blocks = [make_logits(20, 300, rank=5, noise=0, seed=s) for s in range(2)]
-    assert halves(blocks).for_fidelity(0.9, temperature=20).dimensions <= 20
+    assert len(halves(blocks).for_fidelity(0.9, temperature=20).basis) <= 20
     # Noise in 300 directions cannot be learnt from 20 rows.
     noisy = [np.random.default_rng(s).normal(0, 2, (20, 300)).astype(np.float16) for s in range(2)]
     with pytest.raises(InvalidArgumentError, match=r"cannot reach this fidelity.*at most"):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.inspect.charts import Bar, Chart, bars, histogram, scale
 from lpld_labels.inspect.page import render_page, save_page
+from lpld_labels.inspect.report import Bar, Chart, bars, histogram, scale
 from lpld_labels.inspect.text import human_bytes, percent, short_number, shortened
 from tests.lpld_labels.inspect.pages import HOSTILE, read_page
 

@@ -32,7 +32,7 @@ class Reference:
 @pytest.fixture
 def one_batch_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let imports cut their work into shards of one batch, or one group of images."""
-    for module in ("import_batches", "import_images"):
+    for module in ("import_batches", "importing"):
         monkeypatch.setattr(f"lpld_labels.interop.{module}.raw_batches_per_shard", lambda header: 1)
 
 

@@ -24,8 +24,7 @@ from lpld_labels.errors import (
 )
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.interop.export_plan import Claim, moved_crops
-from lpld_labels.interop.exporting import ExportReport, export_pool
+from lpld_labels.interop.exporting import Claim, ExportReport, export_pool, moved_crops
 from lpld_labels.interop.importing import import_labels
 from lpld_labels.interop.layouts import HEADER_FILE, TINY
 from lpld_labels.interop.settings import ExportOptions, ImportOptions

@@ -225,7 +225,7 @@ def test_nothing_runs(tmp_path: Path, name: str) -> None:
     flag = tmp_path / "it ran"
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         path = save(tmp_path / "batch_0.tar", pickle.dumps(ATTACKS[name](flag), protocol))
-        with pytest.raises(UnsafePickleError, match=r"batch_0\.tar: pickle asks for"):
+        with pytest.raises(UnsafePickleError, match=r"batch_0\.tar: pickle contains"):
             read_torch_file(path)
         assert not flag.exists()
 
@@ -240,7 +240,7 @@ TENSOR = name("torch._utils", "_rebuild_tensor_v2")
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (pickle.dumps(Attack(os.system, "true"), 2)[2:], r"x\.tar: pickle asks for 'posix\.system'"),
+        (pickle.dumps(Attack(os.system, "true"), 2)[2:], r"x\.tar: pickle contains 'posix\.system'"),
         (name("torch", "load") + b".", "'torch.load'"),
         (name("torch", "_utils.os.system") + b".", r"'torch\._utils\.os\.system'"),
         (name("torch._utils", "os.system") + b".", r"'torch\._utils\.os\.system'"),

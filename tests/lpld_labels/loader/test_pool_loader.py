@@ -475,7 +475,7 @@ def test_positions_that_cannot_be_are_refused(tmp_path: Path, field: str, value:
     loader = pool_loader(build(tmp_path / "pool", folder, batch_size=8), folder)
     with pytest.raises(InvalidArgumentError, match=f"field '{field}' of the state is wrong"):
         loader.load_state_dict({**loader.state_dict(), field: value})
-    with pytest.raises(InvalidArgumentError, match="steps count from 0"):
+    with pytest.raises(InvalidArgumentError, match="number of steps is negative"):
         loader.skip_to(0, -1)
     loader.set_epoch(10**30)
     with pytest.raises(InvalidArgumentError, match="epoch is out of range"):

@@ -135,7 +135,7 @@ def test_bad_arguments_are_refused(pool: PoolReader) -> None:
         schedule("batches", length=0)
     with pytest.raises(InvalidArgumentError, match="epoch is out of range"):
         schedule("batches").places(-1)
-    with pytest.raises(InvalidArgumentError, match="holds no batches"):
+    with pytest.raises(InvalidArgumentError, match="contains no batches"):
         Schedule(sampling="batches", seed=0, epochs=EPOCHS[:0], rows=EPOCHS[:0], batches_per_epoch=1)
     with pytest.raises(InvalidArgumentError, match=r"different numbers of batches.*got 1 to 5 batches"):
         label_loader(pool, sampling="epochs", equal_epochs=True)

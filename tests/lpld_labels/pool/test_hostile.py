@@ -70,7 +70,7 @@ def test_a_manifest_that_is_too_large(path: Path, fill: bytes) -> None:
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 def test_a_manifest_of_brackets(path: Path, opening: bytes) -> None:
     (path / "pool.json").write_bytes(opening * (MAX_JSON_BYTES // len(opening)))
-    _refused(path, "pool.json", "nested too deep")
+    _refused(path, "pool.json", "nested too deeply")
 
 
 def test_a_manifest_of_a_gigabyte_or_of_many_names(path: Path) -> None:

@@ -20,9 +20,8 @@ from lpld_labels.io.storage import write_atomically
 from lpld_labels.pool.own_files import own_paths, require_own_files
 from lpld_labels.pool.unfinished import unfinished
 from lpld_labels.transforms.copy import copy_pool
-from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import PruneSettings
-from tests.factories import grow_pool, interrupt_at, make_batches, tree, write_pool
+from tests.factories import grow_pool, interrupt_at, make_batches, prune_pool, tree, write_pool
 from tests.lpld_labels.pool.test_writer import open_writer
 
 Cli = Callable[..., Result]

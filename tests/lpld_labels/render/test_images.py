@@ -112,7 +112,7 @@ def test_bad_folders_are_named(folder: Path, tmp_path: Path) -> None:
         (tmp_path / "nowhere", "nowhere: image folder does not exist"),
         (tmp_path / "file", "cannot list image folder: Not a directory"),
         (tmp_path / "flat", "no class folders; put the images of each class"),
-        (folder, r"class3: class folder holds no images \(expected files ending in .jpg"),
+        (folder, r"class3: class folder contains no images \(expected files ending in .jpg"),
     ):
         with pytest.raises(ImageReadError, match=words):
             scan_image_folder(place)

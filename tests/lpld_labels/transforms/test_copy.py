@@ -27,7 +27,6 @@ from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.render.images import FolderImages, check_images, find_images
 from lpld_labels.transforms.copy import merge_pools, unpack_images
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests import independent_reader
 from tests.factories import (
@@ -37,6 +36,7 @@ from tests.factories import (
     make_batches,
     make_header,
     make_images,
+    prune_pool,
     tree,
     write_pool,
 )
@@ -70,7 +70,7 @@ def test_merged_pools_are_as_if_written_at_once(tmp_path: Path, parts: list[Pool
     assert merge_pools(parts, tmp_path / "out") == manifest
     with pytest.raises(PoolConflictError, match="already here"):
         merge_pools(parts[:2], tmp_path / "out")
-    with pytest.raises(PoolConflictError, match=r"two pools hold epoch 0 batch 0.*part0.*part0"):
+    with pytest.raises(PoolConflictError, match=r"two pools contain epoch 0 batch 0.*part0.*part0"):
         merge_pools([*parts, parts[0]], tmp_path / "twice")
     assert not (tmp_path / "twice").exists()
 
@@ -131,7 +131,7 @@ def test_absent_changed_and_unknown_images_are_not_packed(
     plain: PoolReader, folder: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    with pytest.raises(InvalidArgumentError, match=r"does not carry its images.*--images"):
+    with pytest.raises(InvalidArgumentError, match=r"does not contain its images.*--images"):
         find_images(plain)
     Image.new("RGB", (20, 20)).save(folder / plain.images.paths[7])
     with pytest.raises(ImageMismatchError, match=r"image 7 has changed"):
@@ -260,7 +260,7 @@ def test_unpacking_never_replaces_files(packed: PoolReader, folder: Path, tmp_pa
     for name in (images.table.paths[0], "class0/notes.txt"):
         (out / name).write_bytes(b"mine")
         before = tree(out)
-        with pytest.raises(PoolConflictError, match="something is already here"):
+        with pytest.raises(PoolConflictError, match="a file or folder is already here"):
             unpack_images(images, out)
         assert tree(out) == before
         shutil.copytree(folder, out, dirs_exist_ok=True)

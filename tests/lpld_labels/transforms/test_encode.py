@@ -20,10 +20,8 @@ from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.publish import views_per_image
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.copy import merge_pools
-from lpld_labels.transforms.encode import EncodeResult, encode_pool
+from lpld_labels.transforms.encode import EncodeResult, LabelSample, encode_pool
 from lpld_labels.transforms.plan import apply_plan, plan_budget
-from lpld_labels.transforms.prune import prune_pool
-from lpld_labels.transforms.sample import LabelSample
 from lpld_labels.transforms.settings import EncodeSettings, PlanSettings, PruneSettings
 from tests.factories import (
     assert_same_views,
@@ -33,6 +31,7 @@ from tests.factories import (
     make_batches,
     make_header,
     make_images,
+    prune_pool,
     write_pool,
 )
 from tests.label_factory import make_logits, make_probabilities

@@ -20,9 +20,8 @@ from lpld_labels.transforms.copy import merge_pools
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.outputs import require_apart
 from lpld_labels.transforms.plan import apply_plan, plan_budget
-from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import EncodeSettings, PlanSettings, PruneSettings
-from tests.factories import interrupt_at, make_batches, make_header, tree, write_pool
+from tests.factories import interrupt_at, make_batches, make_header, prune_pool, tree, write_pool
 from tests.lpld_labels.transforms.test_encode import CLASSES, ROWS, labelled
 
 Make = Callable[..., Any]

@@ -16,12 +16,11 @@ from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.lineage import settings_json
+from lpld_labels.transforms.pipeline import settings_json
 from lpld_labels.transforms.plan import BudgetPlan, apply_plan, image_bytes
 from lpld_labels.transforms.plan import plan_budget as plan_with
-from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY, EncodeSettings, PlanSettings, PruneSettings
-from tests.factories import make_batch, make_header, make_images, write_pool
+from tests.factories import make_batch, make_header, make_images, prune_pool, write_pool
 from tests.label_factory import make_logits
 
 ROWS = 64

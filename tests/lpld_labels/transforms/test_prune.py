@@ -20,9 +20,17 @@ from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import plan_prune, prune_pool, write_pruned
+from lpld_labels.transforms.prune import plan_prune, write_pruned
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
-from tests.factories import assert_same_views, make_batch, make_batches, make_header, tree, write_pool
+from tests.factories import (
+    assert_same_views,
+    make_batch,
+    make_batches,
+    make_header,
+    prune_pool,
+    tree,
+    write_pool,
+)
 
 EPOCHS, PER_EPOCH = 12, 6
 COMPLETE = EPOCHS * (PER_EPOCH - 1)

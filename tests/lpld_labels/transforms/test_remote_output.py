@@ -19,10 +19,9 @@ from lpld_labels.inspect.check import check_pool
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.copy import copy_pool
-from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.remote_output import destination, outgoing_folder
 from lpld_labels.transforms.settings import PruneSettings
-from tests.factories import make_batches, make_header, make_images, tree, write_pool
+from tests.factories import make_batches, make_header, make_images, prune_pool, tree, write_pool
 from tests.lpld_labels.io.pools import content, put_pool, small_pool
 from tests.servers.files import FileServer
 from tests.servers.proxy import Proxy

@@ -18,7 +18,7 @@ import torch
 
 from lpld_labels.errors import LabelPoolError
 from lpld_labels.interop.batch_file import read_batch_file
-from lpld_labels.interop.import_images import read_image_file
+from lpld_labels.interop.importing import read_image_file
 from lpld_labels.interop.layouts import LPQLD
 from tests.lpld_labels.interop.label_folders import batch_list
 
