@@ -110,20 +110,6 @@ def test_a_stopped_run_resumes_at_the_right_row(
     assert_same_weights(tmp_path / "stopped", tmp_path / "whole")
 
 
-def test_overwrite_puts_another_student_in_place(built: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
-    run, fresh = tmp_path / "run", tmp_path / "fresh"
-    words = ("train", built, "--images", images, *STUDENT, "--epochs", 1)
-    for out, seed in ((run, 1), (fresh, 2)):
-        passed(cli(*words, "--out", out, "--seed", seed))
-    again = (*words, "--out", run, "--seed", 2)
-    one_line_error(cli(*again), "'seed' differs", "--overwrite")
-    passed(cli(*again, "--overwrite"))
-    assert_same_weights(run, fresh)
-    assert [line["epoch"] for line in log_of(run)] == [0], "nothing of the first run is left"
-    (run / "checkpoint.safetensors").write_bytes(b"damaged")
-    one_line_error(cli(*again), "checkpoint.safetensors", "not a weights file")
-
-
 def test_folders_that_do_not_fit(built: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
     words = ("train", built, "--out", tmp_path / "run", *STUDENT, "--epochs", 1)
     four = write_images(tmp_path / "four", classes=4, per_class=1)

@@ -47,16 +47,6 @@ def test_simulated_labels_are_named_where_their_figures_stand() -> None:
     assert [line for line in told if "simulated" not in line] == []
 
 
-@pytest.mark.parametrize(
-    "document", ["README.md", "docs/method.md", "docs/results.md", "CHANGELOG.md", "benchmarks/README.md"]
-)
-def test_links_lead_somewhere(project: Path, document: str) -> None:
-    path = project / document
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text())
-    missing = [link for link in links if "://" not in link and not (path.parent / link).exists()]
-    assert missing == []
-
-
 def test_results_say_how_they_were_made(project: Path) -> None:
     for path in sorted((project / "benchmarks" / "results").glob("*.json")):
         document = json.loads(path.read_text())
