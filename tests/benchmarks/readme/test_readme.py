@@ -6,8 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from benchmarks.common.harness import RESULTS
 from benchmarks.readme.__main__ import page
 from benchmarks.readme.figures import figures, with_figures
