@@ -69,6 +69,17 @@ def reused() -> Iterator[list[str]]:
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Networks of tests are so small that a second thread only waits for the first."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Run the installed console script in this process: cli("inspect", path) -> Result."""
     (script,) = entry_points(group="console_scripts", name="lpld-labels")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from click.testing import Result
 
 from lpld_labels import PoolReader
@@ -17,14 +16,7 @@ from tests.lpld_core.image_folders import write_images
 BY_THREADS = {"squeeze", "recover", "build", "train"}
 
 
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
+@pytest.mark.usefixtures("one_thread")
 def test_the_commands_of_the_tutorial(
     tmp_path: Path,
     project: Path,

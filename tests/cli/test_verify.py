@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
-from PIL import Image
-
-from tests.cli.build_runs import TEACHER, Cli, facts, one_line_error, passed
+from tests.cli.build_runs import TEACHER, Cli, facts, passed
 from tests.factories import make_batches, write_pool
 from tests.lpld_core.image_folders import SIDE
 
@@ -41,17 +38,13 @@ def test_names_are_no_markup(cli: Cli, tmp_path: Path) -> None:
     assert "[red]x[/bold]" in done.stdout
 
 
-def test_labels_are_compared_with_the_teachers(cli: Cli, built: Path, images: Path, tmp_path: Path) -> None:
+def test_labels_are_compared_with_the_teachers(cli: Cli, built: Path, images: Path) -> None:
     words = ("verify", built, "--images", images)
     assert facts(cli(*words, *TEACHER, "--json"))["teacher"]["rows_above_tolerance"] == 0
     other = ("--teacher", "small-resnet10:width=9", "--teacher-weights", "random", "--size", SIDE)
     wrong = cli(*words, *other)
     assert wrong.exit_code == 1
     assert "small-resnet10:width=9" in wrong.stdout
-    folder = shutil.copytree(images, tmp_path / "images")
-    Image.new("RGB", (SIDE, SIDE)).save(folder / "class0/000.png")
-    changed = cli("verify", built, "--images", folder, *TEACHER, "--batches", 6)
-    one_line_error(changed, "class0/000.png", "has changed")
 
 
 def test_a_network_without_batchnorm_labels(images: Path, tmp_path: Path, cli: Cli) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
 import pytest
-import torch
 from click.testing import Result
 
 from tests.docs.documents import NAMES, PROJECT, Block, blocks
@@ -61,16 +60,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(made: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(made: Path, cli: Cli, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy to work in."""
-    work = tmp_path / "work"
-    shutil.copytree(made, work)
-    monkeypatch.chdir(work)
+    del one_thread
+    monkeypatch.chdir(shutil.copytree(made, tmp_path / "work"))
     assert cli("encode", "pool", "plain", "--codec", "f16:plain").exit_code == 0
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield work
-    torch.set_num_threads(threads)
+    return tmp_path / "work"
 
 
 @pytest.mark.parametrize("name", WITH_PYTHON)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,11 +101,10 @@ def prepared(made: Path) -> Path:
 
 
 @pytest.fixture
-def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    threads = torch.get_num_threads()
+def folder(prepared: Path, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    del one_thread
     monkeypatch.chdir(shutil.copytree(prepared, tmp_path / "work"))
-    yield tmp_path / "work"
-    torch.set_num_threads(threads)
+    return tmp_path / "work"
 
 
 def written_by(words: list[str]) -> str | None:

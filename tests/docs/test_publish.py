@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,8 +29,9 @@ SITE = "https://example.org"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, cli: Cli, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the tutorial leaves: images, their pool and its teacher, all smaller."""
+    del one_thread
     write_photos(tmp_path / "syn", per_class=4, seed=0)
     write_photos(tmp_path / "photos" / "val", per_class=2, seed=1)
     torch.manual_seed(0)
@@ -40,9 +41,7 @@ def folder(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterato
     built = cli("build", "syn", "pool", *teacher, "--epochs", 20, "--batch-size", 4, "--threads", 1)
     assert built.exit_code == 0, built.output
     assert cli("prune", "pool", "pool10", "--ratio", 10).exit_code == 0
-    threads = torch.get_num_threads()
-    yield tmp_path
-    torch.set_num_threads(threads)
+    return tmp_path
 
 
 def run_python(code: str, folder: Path) -> str:

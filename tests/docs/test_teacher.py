@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,18 +15,13 @@ from tests.docs.documents import PROJECT, blocks, commands
 from tests.docs.photos import write_photos
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+@pytest.mark.usefixtures("one_thread")
+def test_teachers_of_ones_own_label_and_are_verified(
+    tmp_path: Path, cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = pytest.importorskip("transformers")
     write_photos(tmp_path / "syn", per_class=2, seed=0)
     monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield tmp_path
-    torch.set_num_threads(threads)
-
-
-def test_teachers_of_ones_own_label_and_are_verified(folder: Path, cli: Callable[..., Result]) -> None:
-    transformers = pytest.importorskip("transformers")
     text = (PROJECT / "docs" / "howto" / "teacher.md").read_text()
     (module,) = (block.code for block in blocks(text) if block.language == "python")
     (shell,) = (block.code for block in blocks(text) if block.language == "bash")

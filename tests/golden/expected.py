@@ -1,13 +1,20 @@
-"""What golden pools hold, as JSON: batches with labels as the bits of their floats."""
+"""What golden pools hold, as JSON: batches with labels as the bits of their floats.
+
+`python -m tests.golden.expected tests/golden/v1/NAME` writes it for a new pool. Pools that are there are
+never written again: users have pools like them.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lpld_labels import BatchKey, Box, CutOut, LabelBatch, Mix, ViewBatch
+from lpld_labels import BatchKey, Box, CutOut, LabelBatch, Mix, PoolReader, ViewBatch
 
 LONG = 20_000
 """Labels of more bytes than this are there by their digest alone."""
@@ -58,3 +65,14 @@ def views_from_json(document: dict[str, Any]) -> ViewBatch:
         else CutOut(boxes=np.array(cutout["boxes"], np.int32), fill=np.array(cutout["fill"], np.uint8)),
         patch_order=None if document["patch_order"] is None else np.array(document["patch_order"], np.uint8),
     )
+
+
+def main(pool: Path) -> None:
+    with PoolReader(pool) as reader, pool.with_suffix(".json").open("x") as out:
+        batches = [as_json(batch) for batch in reader]
+        document = {"content_digest": reader.manifest.content_digest, "batches": batches}
+        out.write(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from lpld_core.relabel.build import build_pool
 from lpld_core.settings import TeacherChoice
@@ -18,12 +16,8 @@ from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_imag
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Networks in these tests are so small that a second thread only waits for the first."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _small(one_thread: None) -> None:
+    del one_thread
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""The verbs with a teacher: arguments that do not go together fail at once; presets and dry runs."""
+"""The verbs with a teacher: usage errors, presets and dry runs.
+
+tests/cli/test_mistakes.py has all arguments that do not go together: commands call these verbs.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,10 @@ from typing import Any
 import pytest
 
 import lpld_labels as lpld
-from lpld_labels.errors import InvalidArgumentError, PoolConflictError, UsageError
+from lpld_labels.errors import InvalidArgumentError, UsageError
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
 NET: dict[str, Any] = {"teacher": NETWORK, "weights": "random", "size": SIDE}
-RECOVER: dict[str, Any] = {**NET, "ipc": 1, "iterations": 1}
 
 
 @pytest.fixture
@@ -23,16 +25,9 @@ def images(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("verb", "arguments", "problem"),
     [
-        (
-            "build",
-            {**NET, "part": lpld.Part(number=1, of=2), "overwrite": True},
-            "cannot be combined with --part",
-        ),
-        ("build", {**NET, "teacher": [NETWORK, NETWORK]}, "once per --teacher"),
         ("build", {**NET, "device": "abacus"}, "'abacus' is not usable here"),
         ("build", {}, "Missing option '--teacher'"),
         ("squeeze", {**NET, "train_teacher": True}, "requires --teacher-weights"),
-        ("squeeze", {**NET, "epochs": 2}, "require --train-teacher"),
     ],
 )
 def test_arguments_that_do_not_go_together(
@@ -41,29 +36,6 @@ def test_arguments_that_do_not_go_together(
     with pytest.raises(UsageError, match=problem):
         getattr(lpld, verb)(images, tmp_path / "out", **arguments)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ({}, "requires --statistics"),
-        ({"method": "rded"}, "requires --real"),
-        (
-            {"method": "sre2l", "overwrite": True, "part": lpld.Part(number=1, of=2)},
-            "cannot be combined with --part",
-        ),
-    ],
-)
-def test_recover_says_what_is_missing(tmp_path: Path, arguments: dict[str, Any], problem: str) -> None:
-    with pytest.raises(UsageError, match=problem):
-        lpld.recover(tmp_path / "out", **{**RECOVER, **arguments})
-
-
-def test_train_and_verify_say_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--val-by-order"):
-        lpld.train(tmp_path, val_by_order=True)
-    with pytest.raises(UsageError, match="--images requires --teacher"):
-        lpld.verify(tmp_path, images=tmp_path)
 
 
 def test_an_unknown_preset(images: Path, tmp_path: Path) -> None:
@@ -85,13 +57,6 @@ def test_a_dry_run_writes_nothing(images: Path, tmp_path: Path) -> None:
     assert result.cost["views"] == 81
     assert "views: 81" in repr(result)
     assert not (tmp_path / "out").exists()
-
-
-def test_other_statistics_are_kept(images: Path, tmp_path: Path) -> None:
-    first = lpld.squeeze(images, tmp_path / "out.safetensors", **NET)
-    assert (first.classes, first.images) == (3, 27)
-    with pytest.raises(PoolConflictError, match="another file is already here"):
-        lpld.squeeze(images, tmp_path / "out.safetensors", views="crop", seed=1, **NET)
 
 
 def test_skipped_files_are_logged(images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,8 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from benchmarks.common.harness import RESULTS
 from benchmarks.readme.__main__ import page
 from benchmarks.readme.figures import figures, with_figures
@@ -45,16 +43,6 @@ def test_simulated_labels_are_named_where_their_figures_stand() -> None:
     told = [line for line in page(Results()).splitlines() if "21K-P" in line or "10450 classes" in line]
     assert len(told) >= 3
     assert [line for line in told if "simulated" not in line] == []
-
-
-@pytest.mark.parametrize(
-    "document", ["README.md", "docs/method.md", "docs/results.md", "CHANGELOG.md", "benchmarks/README.md"]
-)
-def test_links_lead_somewhere(project: Path, document: str) -> None:
-    path = project / document
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text())
-    missing = [link for link in links if "://" not in link and not (path.parent / link).exists()]
-    assert missing == []
 
 
 def test_results_say_how_they_were_made(project: Path) -> None:

@@ -8,24 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tests.golden.crafting.cases import CASES, Case, case
+from tests.golden.crafting.cases import Change, case, entry, field, register
 from tests.golden.crafting.crafted import Crafted
 
 
-def _parameters(base: str, *edits: tuple[str, str, str, object]) -> None:
-    for name, reason, field, value in edits:
-        CASES.append(
-            Case(
-                name=f"{base}-{name}", base=base, stage="open", reason=reason, change=_parameter(field, value)
-            )
-        )
-
-
-def _parameter(field: str, value: object) -> Callable[[Crafted], None]:
-    def change(pool: Crafted) -> None:
-        pool.manifest["codec"]["parameters"][field] = value
-
-    return change
+def _parameters(base: str, *rows: tuple[str, str, str, object]) -> None:
+    """Register a case for each (name, reason, parameter, value)."""
+    for name, reason, parameter, value in rows:
+        register((f"{base}-{name}", reason, field(f"codec parameters {parameter}", value)), base=base)
 
 
 _parameters(
@@ -53,7 +43,7 @@ _parameters(
 _parameters("f16", ("layout", "an unknown layout", "layout", "round"))
 
 
-def _table(name: str, change: Callable[[bytes], bytes]) -> Callable[[Crafted], None]:
+def _table(name: str, change: Callable[[bytes], bytes]) -> Change:
     def edit(pool: Crafted) -> None:
         pool.files[f"codec/{name}"] = change(pool.files[f"codec/{name}"])
         pool.sign()
@@ -61,33 +51,28 @@ def _table(name: str, change: Callable[[bytes], bytes]) -> Callable[[Crafted], N
     return edit
 
 
-def _npy(array: np.ndarray[Any, np.dtype[Any]]) -> Callable[[bytes], bytes]:
+def _npy(name: str, array: np.ndarray[Any, np.dtype[Any]]) -> Change:
     sink = io.BytesIO()
     np.save(sink, array)
-    return lambda _: sink.getvalue()
+    return _table(name, lambda _: sink.getvalue())
 
 
-for _name, _reason, _file, _change in (
-    ("mean-float64", "a mean of another type", "mean.npy", _npy(np.zeros(5, "<f8"))),
-    ("mean-nan", "a mean that is NaN", "mean.npy", _npy(np.full(5, np.nan, "<f2"))),
-    ("mean-two-dimensions", "a mean of two dimensions", "mean.npy", _npy(np.zeros((1, 5), "<f2"))),
-    ("mean-long", "a mean of another number of classes", "mean.npy", _npy(np.zeros(50, "<f2"))),
-    ("scale-inf", "a scale that is infinite", "scale.npy", _npy(np.full(3, np.inf, "<f4"))),
-    ("mean-cut-off", "a mean that ends early", "mean.npy", lambda b: b[:-1]),
-    ("mean-trailing", "bytes after the mean", "mean.npy", lambda b: b + b"\0"),
-    ("basis-noise", "a basis that is no pcodec file", "basis.pco", lambda b: b[::-1]),
-):
-    CASES.append(
-        Case(name=f"klt-{_name}", base="klt", stage="open", reason=_reason, change=_table(_file, _change))
-    )
+register(
+    ("mean-float64", "a mean of another type", _npy("mean.npy", np.zeros(5, "<f8"))),
+    ("mean-nan", "a mean that is NaN", _npy("mean.npy", np.full(5, np.nan, "<f2"))),
+    ("mean-two-dimensions", "a mean of two dimensions", _npy("mean.npy", np.zeros((1, 5), "<f2"))),
+    ("mean-long", "a mean of another number of classes", _npy("mean.npy", np.zeros(50, "<f2"))),
+    ("scale-inf", "a scale that is infinite", _npy("scale.npy", np.full(3, np.inf, "<f4"))),
+    ("mean-cut-off", "a mean that ends early", _table("mean.npy", lambda b: b[:-1])),
+    ("mean-trailing", "bytes after the mean", _table("mean.npy", lambda b: b + b"\0")),
+    ("basis-noise", "a basis that is no pcodec file", _table("basis.pco", lambda b: b[::-1])),
+    ("table-other-bytes", "a codec table has another SHA-256", entry("codec", "digest", "0" * 64)),
+    base="klt",
+    prefix="klt-",
+)
 
 
 @case("klt-table-missing", "a codec table is missing", base="klt")
 def _(pool: Crafted) -> None:
     pool.manifest["files"] = [e for e in pool.manifest["files"] if not e["path"].endswith("mean.npy")]
     pool.sign()
-
-
-@case("klt-table-other-bytes", "a codec table has another SHA-256", base="klt")
-def _(pool: Crafted) -> None:
-    pool.entry("codec")["digest"] = "0" * 64

@@ -8,50 +8,50 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import zstandard
 from pcodec import ChunkConfig, standalone
 
-from tests.golden.crafting.cases import CASES, Case, Stage, case
+from tests.golden.crafting.cases import (
+    Change,
+    Stage,
+    case,
+    every,
+    file,
+    first,
+    flipped,
+    in_order,
+    register,
+    table,
+)
 from tests.golden.crafting.crafted import Crafted
 
 
 def _blob(
-    base: str, column: str, *edits: tuple[str, str, Callable[[Any], Any]], stage: Stage = "read"
+    base: str, column: str, *rows: tuple[str, str, Callable[[Any], Any]], stage: Stage = "read"
 ) -> None:
     """Register a case for each (name, reason, change) of a column's first value."""
-    for name, reason, change in edits:
-        CASES.append(
-            Case(name=f"{base}-{name}", base=base, stage=stage, reason=reason, change=_editor(column, change))
-        )
+    for name, reason, change in rows:
+        register((f"{base}-{name}", reason, _labels(column, first(change))), base=base, stage=stage)
 
 
-def _editor(column: str, change: Callable[[Any], Any]) -> Callable[[Crafted], None]:
-    def edit_pool(pool: Crafted) -> None:
-        def edit(values: list[Any]) -> None:
-            values[0] = change(values[0])
-
-        change_labels(pool, column, edit)
-
-    return edit_pool
-
-
-def change_labels(
-    pool: Crafted, column: str, edit: Callable[[list[Any]], None], *, signed: bool = True
-) -> None:
+def _labels(column: str, edit: Callable[[list[Any]], None], *, signed: bool = True) -> Change:
     """Change a payload column, then let the index point at where the pages lie now.
 
     signed: sign the digests of batches, too, where they can be taken of what is there now.
     """
-    pool.change("labels", column, edit)
-    place_groups(pool)
-    if signed and pool.signable:
-        pool.sign_batches()
+
+    def change(pool: Crafted) -> None:
+        pool.change("labels", column, edit)
+        place_groups(pool)
+        if signed and pool.signable:
+            pool.sign_batches()
+
+    return change
 
 
 def place_groups(pool: Crafted) -> None:
     """Write the places of payload pages, all in one row group, into the index."""
-    import pyarrow.parquet as pq
-
     metadata = pq.read_metadata(io.BytesIO(pool.files[pool.path("labels")]))
     group = metadata.row_group(0)
     chunks = [group.column(number) for number in range(group.num_columns)]
@@ -60,14 +60,8 @@ def place_groups(pool: Crafted) -> None:
     start = (first.dictionary_page_offset if first.has_dictionary_page else None) or first.data_page_offset
     size = sum(chunk.total_compressed_size for chunk in payload)
 
-    def everywhere(value: int) -> Callable[[list[Any]], None]:
-        def edit(values: list[Any]) -> None:
-            values[:] = [value] * len(values)
-
-        return edit
-
-    pool.change("batches", "group_offset", everywhere(start))
-    pool.change("batches", "group_bytes", everywhere(size))
+    pool.change("batches", "group_offset", every(start))
+    pool.change("batches", "group_bytes", every(size))
     shares = [size, *[0] * (len(pool.table("batches")) - 1)]
     pool.change("batches", "label_bytes", lambda values: values.__setitem__(slice(None), shares))
 
@@ -83,10 +77,8 @@ def _plain(data: bytes) -> bytes:
 def _lies_about_size(frame: bytes) -> bytes:
     """Return the frame with a content size of 2^62 in its header."""
     descriptor = frame[4]
-    content = _plain(frame)
     assert descriptor & 0x20, "single-segment frames have the size right behind the descriptor"
     block = frame[5 + {0: 1, 1: 2, 2: 4, 3: 8}[descriptor >> 6] :]
-    del content
     return frame[:4] + bytes([descriptor & 0x3F | 0xC0]) + struct.pack("<Q", 2**62) + block
 
 
@@ -173,98 +165,66 @@ _blob(
 @case("topk-3-order", "an order that is no permutation", base="topk-3", stage="read")
 def _(pool: Crafted) -> None:
     rows, k = pool.manifest["batch_size"], pool.manifest["codec"]["parameters"]["k"]
-
-    def edit(values: list[Any]) -> None:
-        # Every entry of every row has rank 0.
-        ranks = (np.zeros((rows, k)) - np.arange(k)) % 65536
-        values[0] = _planes(ranks.astype("<u2"))
-
-    change_labels(pool, "order", edit)
+    # Every entry of every row has rank 0.
+    ranks = (np.zeros((rows, k)) - np.arange(k)) % 65536
+    _labels("order", first(lambda _: _planes(ranks.astype("<u2"))))(pool)
 
 
-def _labels(name: str, reason: str, stage: Stage, **settings: Any) -> None:
-    def change(pool: Crafted) -> None:
-        pool.put("labels", pool.table("labels"), **settings)
-        place_groups(pool)
-
-    CASES.append(Case(name=name, base="f16", stage=stage, reason=reason, change=change))
+def _written(**settings: Any) -> Change:
+    return in_order(table("labels", **settings), place_groups)
 
 
-_labels("labels-no-checksum", "pages of the labels file have no CRC", "read", write_page_checksum=False)
-_labels("labels-compressed", "payload is compressed by Parquet", "read", compression="zstd")
-_labels("labels-dictionary", "payload is dictionary encoded", "read", use_dictionary=True)
+def _first_label(value: np.floating[Any]) -> Change:
+    return _labels("labels", first(lambda row: [value, *row[1:]]))
+
+
+register(
+    ("labels-no-checksum", "pages of the labels file have no CRC", _written(write_page_checksum=False)),
+    ("labels-compressed", "payload is compressed by Parquet", _written(compression="zstd")),
+    ("labels-dictionary", "payload is dictionary encoded", _written(use_dictionary=True)),
+    base="f16",
+    stage="read",
+)
+register(
+    (
+        "labels-keys",
+        "key columns of the labels file are not those of the index",
+        _labels("batch", first(lambda number: number + 1)),
+    ),
+    base="f16",
+    stage="verify",
+)
+register(
+    (
+        "labels-other-values",
+        "other labels than the batch digest says",
+        _labels("labels", first(lambda row: [value + 1 for value in row]), signed=False),
+    ),
+    ("labels-nan", "a label that is NaN", _first_label(np.float16("nan"))),
+    stage="verify",
+)
+register(
+    ("labels-ragged", "a row with a label too few", _labels("labels", first(lambda row: row[:-1]))),
+    stage="read",
+)
+register(("int8-overflow", "values beyond float32", _labels("scale", every(3e38))), base="int8", stage="read")
+register(
+    ("probability-negative", "a probability below 0", _first_label(np.float32(-0.25))),
+    base="probabilities",
+    stage="verify",
+)
 
 
 @case("labels-page-flipped", "a bit of a payload page is flipped", base="f16", stage="read")
 def _(pool: Crafted) -> None:
-    offset = pool.table("batches")["group_offset"][0].as_py()
-    size = pool.table("batches")["group_bytes"][0].as_py()
-    data = bytearray(pool.files[pool.path("labels")])
-    data[offset + size - 3] ^= 16
-    pool.files[pool.path("labels")] = bytes(data)
-    pool.sign()
-
-
-@case("labels-keys", "key columns of the labels file are not those of the index", base="f16", stage="verify")
-def _(pool: Crafted) -> None:
-    def edit(values: list[Any]) -> None:
-        values[0] += 1
-
-    change_labels(pool, "batch", edit)
-
-
-@case("labels-other-values", "other labels than the batch digest says", stage="verify")
-def _(pool: Crafted) -> None:
-    def edit(values: list[Any]) -> None:
-        values[0] = [value + 1 for value in values[0]]
-
-    change_labels(pool, "labels", edit, signed=False)
-
-
-@case("labels-nan", "a label that is NaN", stage="verify")
-def _(pool: Crafted) -> None:
-    def edit(values: list[Any]) -> None:
-        values[0][0] = np.float16("nan")
-
-    change_labels(pool, "labels", edit)
-
-
-@case("labels-ragged", "a row with a label too few", stage="read")
-def _(pool: Crafted) -> None:
-    def edit(values: list[Any]) -> None:
-        values[0] = values[0][:-1]
-
-    change_labels(pool, "labels", edit)
-
-
-@case("int8-overflow", "values beyond float32", base="int8", stage="read")
-def _(pool: Crafted) -> None:
-    def edit(values: list[Any]) -> None:
-        values[:] = [3e38] * len(values)
-
-    change_labels(pool, "scale", edit)
+    group = pool.table("batches").to_pylist()[0]
+    end = group["group_offset"] + group["group_bytes"]
+    file("labels", lambda data: flipped(data, end - 3))(pool)
 
 
 @case("f16-codec-table", "a table of a codec that has none", base="f16")
 def _(pool: Crafted) -> None:
+    entry = {"path": "codec/mean.npy", "role": "codec", "bytes": 4, "rows": 0, "digest": "0" * 64}
     pool.files["codec/mean.npy"] = b"1234"
-    pool.manifest["files"].append(
-        {
-            "path": "codec/mean.npy",
-            "role": "codec",
-            "bytes": 4,
-            "rows": 0,
-            "digest": "0" * 64,
-            "footer_bytes": None,
-            "footer_digest": None,
-        }
-    )
+    pool.manifest["files"].append({**entry, "footer_bytes": None, "footer_digest": None})
     pool.sign()
-
-
-@case("probability-negative", "a probability below 0", base="probabilities", stage="verify")
-def _(pool: Crafted) -> None:
-    def edit(values: list[Any]) -> None:
-        values[0][0] = np.float32(-0.25)
-
-    change_labels(pool, "labels", edit)

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from tests.golden.crafting.cases import CASES, Case, Stage, case
+from tests.golden.crafting.cases import (
+    Change,
+    Stage,
+    case,
+    column,
+    every,
+    file,
+    first,
+    flipped,
+    in_order,
+    register,
+    table,
+)
 from tests.golden.crafting.crafted import Crafted
 
 
 def _values(
-    role: str, *edits: tuple[str, str, str, int, object], base: str = "f16-plain", stage: Stage = "open"
+    role: str, *rows: tuple[str, str, str, int, object], base: str = "f16-plain", stage: Stage = "open"
 ) -> None:
     """Register a case for each (name, reason, column, row, value)."""
-    for name, reason, column, row, value in edits:
-        CASES.append(
-            Case(
-                name=f"{role}-{name}",
-                base=base,
-                stage=stage,
-                reason=reason,
-                change=_setter(role, column, row, value),
-            )
-        )
+    for name, reason, *where in rows:
+        register((f"{role}-{name}", reason, _setter(role, *where)), base=base, stage=stage)
 
 
-def _setter(role: str, column: str, row: int, value: object) -> Callable[[Crafted], None]:
+def _setter(role: str, name: str, row: int, value: object) -> Change:
+    def edit(values: list[Any]) -> None:
+        assert values[row] != value, "a case must change something"
+        values[row] = value
+
     def change(pool: Crafted) -> None:
-        def edit(values: list[Any]) -> None:
-            assert values[row] != value, "a case must change something"
-            values[row] = value
-
-        pool.change(role, column, edit)
+        pool.change(role, name, edit)
         if role == "views":
             pool.sign_batches()
         elif pool.signable:
@@ -70,10 +72,13 @@ _values(
 _values(
     "batches",
     ("strength-stored", "a mix strength in the index where views are stored", "mix_strength", 0, 0.5),
-    ("strength-unmixed", "a mix strength of a batch that is not mixed", "mix_strength", 0, 0.5),
     base="cutmix",
 )
-CASES[-1] = replace(CASES[-1], base="patches-drawn")
+_values(
+    "batches",
+    ("strength-unmixed", "a mix strength of a batch that is not mixed", "mix_strength", 0, 0.5),
+    base="patches-drawn",
+)
 _values(
     "batches",
     ("views-digest", "drawn views have another digest", "views_digest", 0, b"\0" * 8),
@@ -88,21 +93,6 @@ _values(
     stage="read",
 )
 _values("batches", ("digest", "a batch has another digest", "digest", 0, b"\0" * 16), stage="verify")
-
-
-@case("batches-column-more", "the batch index has a column too many")
-def _(pool: Crafted) -> None:
-    table = pool.table("batches")
-    pool.put("batches", table.append_column("extra", pa.array([0] * table.num_rows, pa.int32())))
-
-
-@case("batches-column-nullable", "a column may be null that never is")
-def _(pool: Crafted) -> None:
-    table = pool.table("batches")
-    field = table.schema.field("rows").with_nullable(True)
-    pool.put("batches", table.set_column(table.schema.get_field_index("rows"), field, table["rows"]))
-
-
 _values(
     "images",
     ("number", "images are not numbered 0, 1, 2, ...", "image", 1, 5),
@@ -121,21 +111,6 @@ _values(
     ("path-reserved", "a name that Windows reserves", "path", 0, "aux/NUL.png"),
     stage="read",
 )
-
-
-@case("images-path-twice", "one path twice, in other capitals", stage="read")
-def _(pool: Crafted) -> None:
-    def edit(values: list[Any]) -> None:
-        values[1] = values[0].encode().upper().decode()
-
-    pool.change("images", "path", edit)
-
-
-@case("images-count", "the image table has fewer rows than counts.images")
-def _(pool: Crafted) -> None:
-    pool.put("images", pool.table("images").slice(0, pool.manifest["counts"]["images"] - 1))
-
-
 _values(
     "views",
     ("image-negative", "an image below 0", "image", 0, -1),
@@ -171,139 +146,140 @@ _values(
     base="patches",
     stage="read",
 )
-
-
-@case("views-column-missing", "the views file lacks a column", stage="read")
-def _(pool: Crafted) -> None:
-    pool.put("views", pool.table("views").drop_columns(["flip"]))
-
-
-@case("views-no-checksum", "pages of the views file have no CRC", stage="verify")
-def _(pool: Crafted) -> None:
-    pool.put("views", pool.table("views"), write_page_checksum=False)
-
-
-@case("views-snappy", "the views file is compressed by Snappy", stage="verify")
-def _(pool: Crafted) -> None:
-    pool.put("views", pool.table("views"), compression="snappy")
-
-
-@case("views-byte-stream-split", "an encoding that is not listed", stage="verify")
-def _(pool: Crafted) -> None:
-    pool.put(
-        "views",
-        pool.table("views"),
-        use_dictionary=False,
-        column_encoding={"crop_top": "BYTE_STREAM_SPLIT"},
-    )
-
-
-@case("views-rows-missing", "the views file has fewer rows than the index", stage="open")
-def _(pool: Crafted) -> None:
-    table = pool.table("views")
-    pool.put("views", table.slice(0, table.num_rows - 1))
-
-
-@case(
-    "views-flip", "a view is mirrored that was not labelled so: digests are those of the other", stage="read"
+register(
+    (
+        "batches-column-more",
+        "the batch index has a column too many",
+        table("batches", lambda index: index.append_column("extra", pa.array([0] * len(index), pa.int32()))),
+    ),
+    (
+        "images-count",
+        "the image table has fewer rows than counts.images",
+        table("images", lambda images: images.slice(0, len(images) - 1)),
+    ),
+    (
+        "views-rows-missing",
+        "the views file has fewer rows than the index",
+        table("views", lambda views: views.slice(0, len(views) - 1)),
+    ),
 )
+register(
+    (
+        "images-path-twice",
+        "one path twice, in other capitals",
+        column("images", "path", lambda paths: paths.__setitem__(1, paths[0].encode().upper().decode())),
+    ),
+    (
+        "views-column-missing",
+        "the views file lacks a column",
+        table("views", lambda views: views.drop_columns(["flip"])),
+    ),
+    (
+        "views-flip",
+        "a view is mirrored that was not labelled so: digests are those of the other",
+        column("views", "flip", first(lambda flip: not flip)),
+    ),
+    (
+        "views-page-flipped",
+        "a bit of a page is flipped",
+        in_order(table("views"), file("views", lambda data: flipped(data, 60))),
+    ),
+    (
+        "views-split-batch",
+        "a row group that ends in the middle of a batch",
+        table("views", row_group_size=2),
+    ),
+    stage="read",
+)
+register(
+    (
+        "views-strength-minus-zero",
+        "a mix strength of -0.0",
+        in_order(column("views", "mix_strength", every(-0.0)), Crafted.sign_batches),
+    ),
+    base="cutmix",
+    stage="read",
+)
+register(
+    ("views-no-checksum", "pages of the views file have no CRC", table("views", write_page_checksum=False)),
+    ("views-snappy", "the views file is compressed by Snappy", table("views", compression="snappy")),
+    (
+        "views-byte-stream-split",
+        "an encoding that is not listed",
+        table("views", use_dictionary=False, column_encoding={"crop_top": "BYTE_STREAM_SPLIT"}),
+    ),
+    (
+        "views-two-pages",
+        "a column chunk of several data pages",
+        table("views", use_dictionary=False, data_page_size=1, write_batch_size=1),
+    ),
+    ("views-data-page-v2", "data pages of version 2", table("views", data_page_version="2.0")),
+    ("images-path-dictionary", "paths are dictionary encoded", table("images", use_dictionary=["path"])),
+    stage="verify",
+)
+
+
+@case("batches-column-nullable", "a column may be null that never is")
 def _(pool: Crafted) -> None:
-    def edit(values: list[Any]) -> None:
-        values[0] = not values[0]
-
-    pool.change("views", "flip", edit)
-
-
-@case("views-strength-minus-zero", "a mix strength of -0.0", base="cutmix", stage="read")
-def _(pool: Crafted) -> None:
-    def edit(values: list[Any]) -> None:
-        values[:] = [-0.0] * len(values)
-
-    pool.change("views", "mix_strength", edit)
-    pool.sign_batches()
-
-
-@case("views-two-pages", "a column chunk of several data pages", stage="verify")
-def _(pool: Crafted) -> None:
-    pool.put("views", pool.table("views"), use_dictionary=False, data_page_size=1, write_batch_size=1)
-
-
-@case("views-data-page-v2", "data pages of version 2", stage="verify")
-def _(pool: Crafted) -> None:
-    pool.put("views", pool.table("views"), data_page_version="2.0")
-
-
-@case("views-page-flipped", "a bit of a page is flipped", stage="read")
-def _(pool: Crafted) -> None:
-    pool.put("views", pool.table("views"))
-    data = bytearray(pool.files[pool.path("views")])
-    data[60] ^= 16
-    pool.files[pool.path("views")] = bytes(data)
-    pool.sign()
-
-
-@case("views-split-batch", "a row group that ends in the middle of a batch", stage="read")
-def _(pool: Crafted) -> None:
-    pool.put("views", pool.table("views"), row_group_size=2)
+    index = pool.table("batches")
+    nullable = index.schema.field("rows").with_nullable(True)
+    pool.put("batches", index.set_column(index.schema.get_field_index("rows"), nullable, index["rows"]))
 
 
 @case("batches-groups-overlap", "two row groups of labels share a byte", base="shards")
 def _(pool: Crafted) -> None:
     rows = [row for row in pool.table("batches").to_pylist() if row["shard"] == 0]
-    first = rows[0]
-    second = next(row for row in rows if row["group_offset"] != first["group_offset"])
-    place = (0, second["group_offset"])
+    start = rows[0]["group_offset"]
+    second = next(row["group_offset"] for row in rows if row["group_offset"] != start)
+    end = start + rows[0]["group_bytes"]
     shards = pool.table("batches")["shard"].to_pylist()
 
     def edit(values: list[Any]) -> None:
-        end = first["group_offset"] + first["group_bytes"]
-        values[:] = [
-            end - 1 if (shard, value) == place else value for shard, value in zip(shards, values, strict=True)
-        ]
+        for number, value in enumerate(values):
+            if (shards[number], value) == (0, second):
+                values[number] = end - 1
 
     pool.change("batches", "group_offset", edit)
 
 
-@case("images-path-dictionary", "paths are dictionary encoded", stage="verify")
-def _(pool: Crafted) -> None:
-    pool.put("images", pool.table("images"), use_dictionary=["path"])
-
-
 @case("views-footer-noise", "a views file's footer is no Parquet metadata, and signed", stage="read")
 def _(pool: Crafted) -> None:
-    data = pool.files[pool.path("views")]
     length = pool.entry("views")["footer_bytes"]
-    pool.files[pool.path("views")] = data[:-length] + b"\x15" * (length - 8) + data[-8:]
+    noise = b"\x15" * (length - 8)
+    file("views", lambda data: data[:-length] + noise + data[-8:], signed=False)(pool)
     pool.sign_bytes("views")
 
 
-def _packed(name: str, reason: str, column: str, value: object, stage: Stage = "verify") -> None:
-    def change(pool: Crafted) -> None:
-        def edit(values: list[Any]) -> None:
-            values[0] = {**values[0], **value} if isinstance(value, dict) else value
-
-        pool.change("packed", column, edit)
-
-    CASES.append(Case(name=f"packed-{name}", base="packed", stage=stage, reason=reason, change=change))
+def _packed_image(**changes: object) -> Change:
+    return column("packed", "image", first(lambda image: {**image, **changes}))
 
 
-_packed("row", "rows of packed images do not count up", "row", 1)
-_packed("class", "a packed image of another class than in the image table", "class", 6)
-_packed("path", "a packed image of another path than in the image table", "image", {"path": "class000/x.png"})
-_packed("bytes", "a packed image with another digest than in the image table", "image", {"bytes": b"other"})
-_packed("empty", "a packed image of no bytes", "image", {"bytes": b""})
-
-
-def _packed_settings(name: str, reason: str, **settings: Any) -> None:
-    def change(pool: Crafted) -> None:
-        pool.put("packed", pool.table("packed"), **settings)
-
-    CASES.append(Case(name=f"packed-{name}", base="packed", stage="verify", reason=reason, change=change))
-
-
-_packed_settings("compressed", "packed images are compressed by Parquet", compression="zstd")
-_packed_settings("dictionary", "packed images are dictionary encoded", use_dictionary=True)
-_packed_settings("no-checksum", "pages of packed images have no CRC", write_page_checksum=False)
+register(
+    ("row", "rows of packed images do not count up", column("packed", "row", first(lambda _: 1))),
+    (
+        "class",
+        "a packed image of another class than in the image table",
+        column("packed", "class", first(lambda _: 6)),
+    ),
+    (
+        "path",
+        "a packed image of another path than in the image table",
+        _packed_image(path="class000/x.png"),
+    ),
+    ("bytes", "a packed image with another digest than in the image table", _packed_image(bytes=b"other")),
+    ("empty", "a packed image of no bytes", _packed_image(bytes=b"")),
+    ("compressed", "packed images are compressed by Parquet", table("packed", compression="zstd")),
+    ("dictionary", "packed images are dictionary encoded", table("packed", use_dictionary=True)),
+    ("no-checksum", "pages of packed images have no CRC", table("packed", write_page_checksum=False)),
+    (
+        "digest-null",
+        "a packed image whose digest the image table does not know",
+        in_order(column("images", "digest", first(lambda _: None)), Crafted.sign_content),
+    ),
+    base="packed",
+    stage="verify",
+    prefix="packed-",
+)
 
 
 @case("packed-in-part", "a pool that carries some of its images", base="packed")
@@ -314,25 +290,11 @@ def _(pool: Crafted) -> None:
     pool.sign()
 
 
-@case(
-    "packed-digest-null",
-    "a packed image whose digest the image table does not know",
-    base="packed",
-    stage="verify",
-)
-def _(pool: Crafted) -> None:
-    def edit(values: list[Any]) -> None:
-        values[0] = None
-
-    pool.change("images", "digest", edit)
-    pool.sign_content()
-
-
 @case("images-path-not-utf8", "a path that is no UTF-8", stage="read")
 def _(pool: Crafted) -> None:
-    table = pool.table("images")
-    paths = [str(path).encode() for path in table["path"].to_pylist()]
+    images = pool.table("images")
+    paths = [str(path).encode() for path in images["path"].to_pylist()]
     paths[0] = b"\xed\xa0\x80.png"
-    field = table.schema.field("path")
+    field = images.schema.field("path")
     column: Any = pa.array(paths, pa.binary()).view(pa.string())
-    pool.put("images", table.set_column(table.schema.get_field_index("path"), field, column))
+    pool.put("images", images.set_column(images.schema.get_field_index("path"), field, column))

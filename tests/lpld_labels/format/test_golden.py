@@ -1,7 +1,7 @@
 """Pools of format version 1 stay readable, bit for bit, for ever.
 
-The pools in tests/golden/v1 were written once, when the format was closed (tests/golden/writing.py), and are
-never written again; NAME.json beside them holds what they contain. A change that breaks these tests breaks
+The pools in tests/golden/v1 were written once, when the format was closed, and are never written
+again; NAME.json beside them holds what they contain. A change that breaks these tests breaks
 users' pools: raise the format version instead.
 """
 

@@ -166,18 +166,15 @@ def values_of(path: Path) -> list[str]:
 
 def main() -> int:
     """Run the campaign and say what came of it."""
-    arguments = parser("Damaged pools: right values or a refusal.", cases=100_000)
-    arguments.add_argument("--together", type=int, default=200, help="cases of one child (%(default)s)")
-    options = arguments.parse_args()
+    options = parser("Damaged pools: right values or a refusal.", cases=100_000).parse_args()
     chosen = cases(options.cases, first=options.first, seed=options.seed)
     tally = Tally()
     with workplace() as folder:
         work = partial(Bench.__call__, Bench(folder))
-        watched = endings(chosen, work, megabytes=MEGABYTES, seconds=SECONDS, together=options.together)
+        watched = endings(chosen, work, megabytes=MEGABYTES, seconds=SECONDS)
         for damage, ending in zip(chosen, watched, strict=True):
             tally.add(damage, ending)
-    facts = {**tally.facts(), "together": options.together}
-    return finish("damage", options, facts, tally.findings)
+    return finish("damage", options, tally.facts(), tally.findings)
 
 
 if __name__ == "__main__":
