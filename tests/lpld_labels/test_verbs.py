@@ -146,9 +146,7 @@ def test_several_pools_are_compared(pool: Path, tmp_path: Path) -> None:
         ("copy", {"unpack": True}, "does not carry its images"),
     ],
 )
-def test_bad_arguments(
-    pool: Path, tmp_path: Path, name: str, arguments: dict[str, Any], problem: str
-) -> None:
+def test_bad_values(pool: Path, tmp_path: Path, name: str, arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidArgumentError, match=problem):
         getattr(lpld, name)(pool, tmp_path / "out", **arguments)
     assert not (tmp_path / "out").exists()

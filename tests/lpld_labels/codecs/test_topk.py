@@ -26,9 +26,7 @@ from tests.label_factory import make_logits, make_probabilities
     seed=st.integers(0, 99),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_largest_come_back_and_the_rest_is_level(
-    rows: int, classes: int, share: float, bits: int, seed: int
-) -> None:
+def test_largest_kept_and_rest_level(rows: int, classes: int, share: float, bits: int, seed: int) -> None:
     k = 1 + int(share * (classes - 1))
     codec = TopKCodec(k=k, value_bits=bits)
     labels = make_logits(rows, classes, seed=seed)

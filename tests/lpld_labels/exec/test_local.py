@@ -102,9 +102,7 @@ class Watcher:
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_a_task_that_fails_stops_the_others_gently(
-    tmp_path: Path, last: int, error: type[Exception], message: str
-) -> None:
+def test_a_failed_task_stops_others(tmp_path: Path, last: int, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         LocalExecutor(2).run(job(tmp_path, [1, -3, last]))
     assert (tmp_path / "stopped").exists()

@@ -66,9 +66,7 @@ augmentations = st.builds(Augmentation, **unmixed) | st.builds(Augmentation, **u
     seed=st.integers(0, 2**64 - 1),
     epoch=st.integers(0, 2**31 - 1),
 )
-def test_draws_agree_with_the_independent_reader(
-    settings: Augmentation, sizes: list[tuple[int, int]], seed: int, epoch: int
-) -> None:
+def test_drawing_agrees(settings: Augmentation, sizes: list[tuple[int, int]], seed: int, epoch: int) -> None:
     table = table_of(sizes)
     views = draw_views(settings, table, seed=seed, epoch=epoch, batch=0, batch_size=8)
     strength = None if views.mix is None else views.mix.strength

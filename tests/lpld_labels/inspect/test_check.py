@@ -60,18 +60,14 @@ def changed(tmp_path: Path, name: str, place: tuple[str | int, ...], value: obje
         ("f16-drawn", ("augmentation", "flip_probability"), 0.25),
     ],
 )
-def test_what_readers_would_give_otherwise_is_noticed(
-    tmp_path: Path, name: str, place: tuple[str | int, ...], value: object
-) -> None:
+def test_changes_are_noticed(tmp_path: Path, name: str, place: tuple[str | int, ...], value: object) -> None:
     assert not whole(changed(tmp_path, name, place, value))
 
 
 @pytest.mark.parametrize(
     ("place", "value"), [(("seed",), 1), (("augmentation", "crop_scale", 0), 0.5), (("created_by",), "me")]
 )
-def test_where_stored_views_came_from_is_a_description(
-    tmp_path: Path, place: tuple[str | int, ...], value: object
-) -> None:
+def test_description_may_change(tmp_path: Path, place: tuple[str | int, ...], value: object) -> None:
     # SPEC.md: the views themselves say what was drawn, and nobody may refuse a pool because the two differ.
     assert whole(changed(tmp_path, "f16", place, value))
 

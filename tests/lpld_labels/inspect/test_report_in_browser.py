@@ -223,9 +223,7 @@ def test_light_dark_phone_and_paper(opened: Browser) -> None:
 
 
 @pytest.mark.parametrize(("batches", "classes"), [(0, 3), (1, 10450)])
-def test_pages_of_unusual_pools_are_quiet(
-    chromium: Browser, tmp_path: Path, batches: int, classes: int
-) -> None:
+def test_unusual_pools_are_quiet(chromium: Browser, tmp_path: Path, batches: int, classes: int) -> None:
     images = make_images(5, 3)
     made = make_batches(1, batches, classes=classes, images=images)
     pool = write_pool(tmp_path / "pool", made, header=make_header(classes), images=images)

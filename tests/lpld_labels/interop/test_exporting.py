@@ -210,9 +210,7 @@ def test_a_pool_with_gaps_is_laid_out_anew(tmp_path: Path, make_pool: Make, keys
     assert not (tmp_path / "out" / "epoch_2").exists()
 
 
-def test_short_batches_keep_their_place_but_have_none_in_a_pruned_folder(
-    tmp_path: Path, make_pool: Make
-) -> None:
+def test_short_batches_are_left_out_of_pruned_folders(tmp_path: Path, make_pool: Make) -> None:
     whole = exported(make_pool("f16", WHOLE, rows={(0, 2): 5, (1, 2): 5}), tmp_path / "whole")
     assert (whole.batches, whole.notes) == (6, ())
     assert torch.load(tmp_path / "whole" / "epoch_1" / "batch_2.tar")[5].shape == (5, 10)
@@ -306,9 +304,7 @@ def test_a_pruned_pool_replays_by_batch_alone(tmp_path: Path, make_pool: Make) -
 @pytest.mark.parametrize(
     ("codec", "top_k", "changes"), [("f16", None, False), ("f16", 3, True), ("topk:4", None, True)]
 )
-def test_a_dropped_tail_is_told(
-    tmp_path: Path, make_pool: Make, codec: str, top_k: int | None, changes: bool
-) -> None:
+def test_dropped_tail(tmp_path: Path, make_pool: Make, codec: str, top_k: int | None, changes: bool) -> None:
     options = ExportOptions(top_k=top_k)
     (claim,) = exported(make_pool(codec, [(0, 0)]), tmp_path / "out", "lpqld", options=options).claims
     assert ("largest to probability 0" in claim.why) is changes
@@ -350,9 +346,7 @@ def test_places_and_names_that_cannot_be_are_refused(tmp_path: Path, make_pool: 
 
 
 @pytest.mark.parametrize("label_format", ["lpld", "lpqld"])
-def test_an_interrupted_export_resumes(
-    tmp_path: Path, make_pool: Make, label_format: str, reused: list[str]
-) -> None:
+def test_export_resumes(tmp_path: Path, make_pool: Make, label_format: str, reused: list[str]) -> None:
     calls: list[int] = []
 
     def stop(done: int, total: int) -> None:

@@ -148,9 +148,7 @@ def test_damage_is_named_and_can_be_skipped(folder: Path, load: Load, tmp_path: 
 
 @pytest.mark.usefixtures("one_batch_shards")
 @pytest.mark.parametrize("stopped_by", ["damage", "an interrupt", "nothing"])
-def test_files_that_were_skipped_are_read_once_repaired(
-    made: Path, folder: Path, load: Load, stopped_by: str
-) -> None:
+def test_skipped_files_are_read_once_repaired(made: Path, folder: Path, load: Load, stopped_by: str) -> None:
     os.truncate(folder / VICTIM, 10)
     if stopped_by == "damage":
         with pytest.raises(LabelFileError):
@@ -299,9 +297,7 @@ def test_bad_files_of_fkd_leave_the_other_images(fkd: Path, load: Load, tmp_path
         ("image006.png", "image005.2.png", r"two images share a label file.*image005\.2\.png"),
     ],
 )
-def test_fkd_and_other_images(
-    fkd: Path, load: Load, tmp_path: Path, old: str, new: str | None, message: str
-) -> None:
+def test_fkd_images(fkd: Path, load: Load, tmp_path: Path, old: str, new: str | None, message: str) -> None:
     images = write_images(tmp_path / "images")
     if new is None:
         (images / "class01" / old).unlink()
@@ -381,9 +377,7 @@ import_labels(labels, out, images=images, progress=stop)
 @pytest.mark.parametrize(
     ("program", "code"), [(DISK_FULL, 0), (KILLED, -signal.SIGKILL)], ids=["full", "killed"]
 )
-def test_an_import_resumes_after_a_kill_and_on_a_disk_that_was_full(
-    made: Path, load: Load, digest: str, tmp_path: Path, program: str, code: int
-) -> None:
+def test_import_resumes(made: Path, load: Load, digest: str, tmp_path: Path, program: str, code: int) -> None:
     """A limit on file size stands for a full disk."""
     (tmp_path / "script.py").write_text(program)
     words: list[str | Path] = [
@@ -402,9 +396,7 @@ def test_an_import_resumes_after_a_kill_and_on_a_disk_that_was_full(
 # Imports into work that is there already
 
 
-def test_an_import_that_is_done_changes_nothing_and_is_not_replaced(
-    made: Path, digest: str, tmp_path: Path
-) -> None:
+def test_a_finished_import_is_not_replaced(made: Path, digest: str, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (made / "whole").rglob("*")}
     again = import_labels(made / "labels", made / "whole", images=made / "images")
     assert again.content_digest == digest
@@ -444,9 +436,7 @@ def begin(load: Load, folder: Path, victim: str = "epoch_2/batch_2.tar", **setti
 
 @pytest.mark.usefixtures("one_batch_shards")
 @pytest.mark.parametrize("engine", [ONE_PROCESS, LocalExecutor(2)])
-def test_labels_of_another_teacher_are_not_added(
-    made: Path, folder: Path, load: Load, tmp_path: Path, engine: LocalExecutor
-) -> None:
+def test_other_labels(made: Path, folder: Path, load: Load, tmp_path: Path, engine: LocalExecutor) -> None:
     begin(load, folder)
     relabel(folder, lambda labels: -labels)
     words = "different labels were imported here earlier: epoch 0 batch 0 differs from the label files"
@@ -460,9 +450,7 @@ def test_labels_of_another_teacher_are_not_added(
 
 
 @pytest.mark.usefixtures("one_batch_shards")
-def test_one_changed_file_is_enough_but_a_damaged_one_is_safe_already(
-    folder: Path, load: Load, tmp_path: Path
-) -> None:
+def test_one_changed_file_is_noticed(folder: Path, load: Load, tmp_path: Path) -> None:
     begin(load, folder)
     path = folder / "epoch_1" / "batch_1.tar"
     whole, expected = path.read_bytes(), torch.load(path, weights_only=False)[5].numpy().tobytes()
@@ -476,9 +464,7 @@ def test_one_changed_file_is_enough_but_a_damaged_one_is_safe_already(
 
 @pytest.mark.usefixtures("one_batch_shards")
 @pytest.mark.parametrize("engine", [ONE_PROCESS, LocalExecutor(2)])
-def test_the_folder_may_be_copied_elsewhere(
-    folder: Path, load: Load, tmp_path: Path, engine: LocalExecutor
-) -> None:
+def test_the_folder_may_be_copied(folder: Path, load: Load, tmp_path: Path, engine: LocalExecutor) -> None:
     begin(load, folder)
     copied = Path(shutil.copytree(folder, tmp_path / "elsewhere" / "labels", copy_function=shutil.copyfile))
     shutil.rmtree(folder)

@@ -180,9 +180,7 @@ def test_an_era_that_is_given_is_taken_and_another_seed_refused(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("classes", "side", "normalisation"), [(100, 32, CIFAR), (10, 32, CIFAR), (200, 64, IMAGENET)]
 )
-def test_the_branches_of_gvbsm_are_told_apart(
-    tmp_path: Path, classes: int, side: int, normalisation: Normalisation
-) -> None:
+def test_branches_of_gvbsm(tmp_path: Path, classes: int, side: int, normalisation: Normalisation) -> None:
     images = write_images(tmp_path / "images", size=side)
     mix = "mixup" if classes == 100 else "cutmix"
     source = write_epochs(
@@ -221,9 +219,7 @@ def test_gvbsm_of_no_published_branch_is_asked_about(tmp_path: Path, classes: in
 @pytest.mark.parametrize(
     ("ids_file", "classes", "mean"), [(True, 200, TINY.mean), (False, 200, None), (True, CLASSES, None)]
 )
-def test_only_lpld_has_tiny_imagenets_normalisation_at_200_classes(
-    tmp_path: Path, ids_file: bool, classes: int, mean: object
-) -> None:
+def test_tiny_imagenets_normalisation(tmp_path: Path, ids_file: bool, classes: int, mean: object) -> None:
     images = write_images(tmp_path / "images", size=64)
     source = write_epochs(tmp_path / "labels", epochs=1, ids_file=ids_file, classes=classes, size=64)
     report = import_labels(source, tmp_path / "pool", images=images)

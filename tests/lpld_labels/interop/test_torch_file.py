@@ -87,9 +87,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_any_damage_is_a_label_file_error_or_unseen(
-    whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_any_damage(whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     broken = bytearray(whole)
     for place in data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=4)):
         broken[place] = data.draw(st.integers(0, 255))

@@ -47,9 +47,7 @@ def verified(pool: Path, images: Path, teachers: list[LoadedTeacher], **options:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_gvbsm_is_confirmed_by_its_teachers(
-    tmp_path: Path, images: Path, teachers: list[LoadedTeacher], rule: str
-) -> None:
+def test_gvbsm_teachers_agree(tmp_path: Path, images: Path, teachers: list[LoadedTeacher], rule: str) -> None:
     source = write_epochs(tmp_path / "labels", epochs=1, ids_in_batch=True, classes=100)
     label_again(source, images, teachers, combine=RULES[rule], side=SIDE)
     # CIFAR-100's branch averages: only the other rule has to be given.
@@ -96,9 +94,7 @@ def test_fkd_knows_its_temperature(tmp_path: Path, images: Path, teachers: list[
 
 
 @pytest.mark.parametrize("codec", ["f16", "int8"])
-def test_probabilities_of_all_classes_are_confirmed(
-    tmp_path: Path, images: Path, teachers: list[LoadedTeacher], codec: str
-) -> None:
+def test_probabilities_agree(tmp_path: Path, images: Path, teachers: list[LoadedTeacher], codec: str) -> None:
     source = write_epochs(tmp_path / "labels", epochs=1, ids_in_batch=True, classes=100)
     label_again(source, images, teachers[:1], side=SIDE)
     import_labels(source, tmp_path / "pool", images=images)

@@ -61,9 +61,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
         DiskCache(tmp_path / "file" / "cache").get("name", 0, lambda: [b""])
 
 
-def test_the_second_read_costs_nothing_and_damaged_entries_are_fetched_again(
-    http: FileServer, http_proxy: Proxy, tmp_path: Path
-) -> None:
+def test_damaged_entries_are_fetched_again(http: FileServer, http_proxy: Proxy, tmp_path: Path) -> None:
     http.add(small_pool(tmp_path / "pool"), tmp_path.name)
     expected = [labels for _, _, labels in content(tmp_path / "pool")]
     cache = DiskCache(tmp_path / "cache")

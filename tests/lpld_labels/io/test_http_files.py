@@ -127,9 +127,7 @@ def test_proxies_of_the_environment_are_used(server: str, monkeypatch: pytest.Mo
     assert HttpFiles(5).read_range(f"{server}/right", 0, 1).to_pybytes() == DATA[:1]
 
 
-def test_ranges_of_s3_are_read_without_its_client(
-    bucket: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_s3_ranges_need_no_client(bucket: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     s3.put(bucket.removeprefix("s3://"), "a folder/ä file", DATA)
     store = RemoteStore(f"{bucket}/a folder")
     client = client_of(store.address, store.scheme, store.timeout)
@@ -145,9 +143,7 @@ def test_names_of_files_are_quoted(http: FileServer, http_proxy: Proxy, tmp_path
     assert store.read_range("ä file", 3, 70_000).to_pybytes() == DATA[3:70_000]
 
 
-def test_a_refused_signature_is_not_tried_for_ever(
-    bucket: str, s3: S3Server, s3_proxy: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_bad_signatures(bucket: str, s3: S3Server, s3_proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     s3.put(bucket.removeprefix("s3://"), "file", DATA)
     store = RemoteStore(bucket)
     s3_proxy.behave(Rule(harm="deny", match="X-Amz-Signature"))

@@ -206,9 +206,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_pool(folder, codec="f16:plain", shards=1, epochs=24, classes=1000, rows=64)
 
 
-def test_pools_of_large_shards_are_copied_there_and_back(
-    large: Path, store: RemoteStore, bucket: str, s3_proxy: Proxy, tmp_path: Path
-) -> None:
+def test_large_shards(large: Path, store: RemoteStore, bucket: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     # A killed copy's upload is aborted once the pool is there.
     store.call("labels/x.parquet", "create_multipart_upload")
     assert len(store.unfinished()) == 1

@@ -126,9 +126,7 @@ def test_every_sampling_plays_its_schedule(pools: Pools, folder: Path, sampling:
 
 
 @pytest.mark.parametrize(("workers", "stop"), [((0, 0), 0), ((0, 0), 9), ((0, 2), 5), ((2, 0), 1)])
-def test_resumes_at_the_next_batch_with_another_number_of_workers(
-    pools: Pools, folder: Path, workers: tuple[int, int], stop: int
-) -> None:
+def test_resumes_with_other_workers(pools: Pools, folder: Path, workers: tuple[int, int], stop: int) -> None:
     pool = pools["cutmix"]
     whole = scheduled(pool, 0) + scheduled(pool, 1) + scheduled(pool, 2)
     first = open_loader(pool, folder, batch_size=27, num_workers=workers[0])
@@ -176,9 +174,7 @@ def test_memory_of_dropped_batches_is_used_again(pools: Pools, folder: Path) -> 
     assert len(set(addresses)) <= 2
 
 
-def test_softened_labels_at_the_temperature_of_their_epoch(
-    pools: Pools, folder: Path, tmp_path: Path
-) -> None:
+def test_temperature_of_each_epoch(pools: Pools, folder: Path, tmp_path: Path) -> None:
     def falling(epoch: int) -> float:
         return 20.0 * 0.7**epoch
 
@@ -221,9 +217,7 @@ def test_normalisation_can_be_given_and_must_be_known(folder: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("kind", ["cutmix", "mixup"])
-def test_whole_label_batches_with_pixels_as_they_are(
-    pools: Pools, folder: Path, kind: str, num_workers: int
-) -> None:
+def test_whole_label_batches(pools: Pools, folder: Path, kind: str, num_workers: int) -> None:
     pool = pools[kind]
     loader = open_loader(pool, folder, normalise=False, sampling="stored", num_workers=num_workers)
     store = ImageStore(FolderImages(folder, pool.images))
@@ -244,9 +238,7 @@ def test_whole_label_batches_with_pixels_as_they_are(
     [{"num_workers": 2, "cache_directory": "cache"}, {"num_workers": 1, "multiprocessing_context": "spawn"}],
     ids=["cache", "spawned"],
 )
-def test_workers_and_a_cache_change_nothing(
-    pools: Pools, folder: Path, tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_workers_and_cache(pools: Pools, folder: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     if "cache_directory" in options:
         options = {**options, "cache_directory": tmp_path}
     pool = pools["mixup"]
@@ -322,9 +314,7 @@ def test_labels_decode_to_the_same_bits_as_the_reader(folder: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("label_kind", ["logits", "probabilities"])
-def test_transform_coded_labels_are_finished_by_one_product(
-    folder: Path, tmp_path: Path, label_kind: str
-) -> None:
+def test_transform_coded_labels(folder: Path, tmp_path: Path, label_kind: str) -> None:
     plain = build(tmp_path / "plain", folder, batch_size=BATCH, label_kind=label_kind)
     encode_pool(plain, tmp_path / "klt", EncodeSettings(codec="klt", fidelity=0.5))
     pool = PoolReader(tmp_path / "klt")
@@ -370,9 +360,7 @@ def assert_same_epochs(ours: PoolLoader, theirs: PoolLoader) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_drawn_views_and_packed_images_train_like_their_twins(
-    pools: Pools, folder: Path, tmp_path: Path, kind: str
-) -> None:
+def test_drawn_views_and_packed_images(pools: Pools, folder: Path, tmp_path: Path, kind: str) -> None:
     stored = pools[kind]
     encode_pool(stored, tmp_path / "drawn", EncodeSettings(views="drawn"))
     merge_pools([stored], tmp_path / "packed", images=find_images(stored, folder))

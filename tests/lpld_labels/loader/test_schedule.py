@@ -60,9 +60,7 @@ def test_every_sampling_keeps_its_order(pool: PoolReader, sampling: str) -> None
     epoch=st.integers(0, 500),
     length=st.integers(1, 40),
 )
-def test_order_is_a_pure_function_of_seed_and_epoch(
-    sampling: str, seed: int, epoch: int, length: int
-) -> None:
+def test_order_depends_on_seed_and_epoch(sampling: str, seed: int, epoch: int, length: int) -> None:
     first, second = (schedule(sampling, seed=seed, length=length) for _ in range(2))
     first.places(epoch + 1)
     places = first.places(epoch)

@@ -38,9 +38,7 @@ def joined(batches: tuple[PoolBatch, ...]) -> PoolBatch:
         ("patches", 2, 5),
     ],
 )
-def test_their_batches_are_bit_for_bit_those_of_one_process(
-    pools: Pools, folder: Path, kind: str, world: int, batch_size: int
-) -> None:
+def test_shares_equal_one_process(pools: Pools, folder: Path, kind: str, world: int, batch_size: int) -> None:
     alone = opened(pools[kind], folder, batch_size=batch_size * world)
     ranks = shared(pools[kind], folder, world, batch_size=batch_size, num_workers=0)
     # A last step of fewer rows than processes is left out.
@@ -52,9 +50,7 @@ def test_their_batches_are_bit_for_bit_those_of_one_process(
         assert all(torch.equal(f, e[:rows]) for f, e in zip(joined(tuple(parts)), expected, strict=True))
 
 
-def test_a_process_renders_its_rows_and_their_partners_only(
-    pools: Pools, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_renders_only_its_rows(pools: Pools, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rendered: list[int] = []
     read = ImageStore.__getitem__
 
@@ -77,7 +73,7 @@ def test_a_process_renders_its_rows_and_their_partners_only(
 
 
 @pytest.mark.parametrize(("worlds", "batch_size"), [((2, 1), 5), ((2, 3), 24), ((1, 2), 24), ((3, 2), 5)])
-def test_a_run_resumes_with_another_number_of_processes(
+def test_resumes_with_more_ranks(
     pools: Pools, folder: Path, worlds: tuple[int, int], batch_size: int
 ) -> None:
     pool, made = pools["cutmix"], 2

@@ -254,9 +254,7 @@ def test_verify_refuses_a_table_that_grows(path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("limit", "words"), [("MEMORY_BYTES", "memory"), ("SECONDS", "processor time")])
-def test_strict_survives_what_its_child_does_not(
-    path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, words: str
-) -> None:
+def test_strict_limits_its_child(path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, words: str) -> None:
     # No second: importing has taken more.
     monkeypatch.setattr(f"lpld_labels.inspect.check.{limit}", 1000 if limit == "MEMORY_BYTES" else 0)
     (problem,) = check_pool(path, strict=True).problems

@@ -165,9 +165,7 @@ def test_nothing_behind_a_link_is_touched(pool: Path, elsewhere: Path, name: str
 
 @pytest.mark.parametrize("name", [".", "pool", "records", "pool/views", "pool/labels", "plan.json", ".tmp-1"])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_nothing_behind_a_link_in_unfinished_work_is_touched(
-    tmp_path: Path, elsewhere: Path, name: str, overwrite: bool
-) -> None:
+def test_links_in_unfinished_work(tmp_path: Path, elsewhere: Path, name: str, overwrite: bool) -> None:
     out, work = tmp_path / "out", tmp_path / "out.partial"
     with open_writer(out) as writer:
         writer.extend(make_batches(1, 4))

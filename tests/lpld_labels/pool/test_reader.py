@@ -113,9 +113,7 @@ def test_a_pool_that_was_read_leaves_nothing_in_memory(name: str) -> None:
         ({"files": []}, ManifestError, "batches"),
     ],
 )
-def test_a_manifest_that_lies_is_refused(
-    path: Path, changes: dict[str, Any], kind: type[LabelPoolError], words: str
-) -> None:
+def test_lying_manifests(path: Path, changes: dict[str, Any], kind: type[LabelPoolError], words: str) -> None:
     edit_manifest(path, **changes)
     with pytest.raises(kind, match=words) as caught:
         PoolReader(path)

@@ -169,9 +169,7 @@ def with_views(**facts: Any) -> PoolHeader:
         (make_header(classes=1 << 25), "classes"),
     ],
 )
-def test_a_header_that_cannot_be_read_is_refused_before_any_work(
-    tmp_path: Path, header: PoolHeader, field: str
-) -> None:
+def test_bad_headers_are_refused_before_any_work(tmp_path: Path, header: PoolHeader, field: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"field '{field}'"):
         PoolWriter(tmp_path / "pool", header=header, images=IMAGES)
     assert not (tmp_path / "pool").exists()

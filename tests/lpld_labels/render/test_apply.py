@@ -68,9 +68,7 @@ def test_agrees_with_plain_steps(store: ImageStore, resize: str, feature: str) -
 
 
 @pytest.mark.parametrize(("side", "different"), [(64, 0.08), (224, 0.005)])
-def test_torch_agrees_with_pil_within_two_grey_levels(
-    photos: ImageStore, side: int, different: float
-) -> None:
+def test_torch_is_within_two_grey_levels_of_pil(photos: ImageStore, side: int, different: float) -> None:
     settings = augmentation("torch", (side, side))
     views = draw(settings, photos, batch_size=32)
     theirs = apply_views(views, photos, replace(settings, resize="pil"))

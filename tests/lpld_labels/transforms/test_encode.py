@@ -104,9 +104,7 @@ def test_lossless_there_and_back(tmp_path: Path, pool: PoolReader) -> None:
     assert [step.operation for step in back.manifest.header.lineage] == ["encode", "encode"]
 
 
-def test_several_processes_interrupted_and_resumed_write_the_same_pool(
-    tmp_path: Path, pool: PoolReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_and_resumed(tmp_path: Path, pool: PoolReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lpld_labels.pool.plan.SHARD_BATCHES", 3)
     alone = encode_pool(pool, tmp_path / "alone", KLT)
     out = tmp_path / "out"
@@ -223,9 +221,7 @@ def test_views_are_left_out_and_come_back(tmp_path: Path, mix: str) -> None:
     assert check_pool(tmp_path / "again").whole
 
 
-def test_views_can_replace_another_pool_without_decoding_labels(
-    stored: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_views_without_decoding(stored: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prune_pool(stored, tmp_path / "out", PruneSettings(ratio=2))
     with pytest.raises(PoolConflictError, match="another pool"):
         encode_pool(stored, tmp_path / "out", DRAWN)

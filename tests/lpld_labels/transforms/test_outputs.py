@@ -149,9 +149,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolReader]:
 
 
 @pytest.mark.parametrize("make", [encode, convert, plan, merge])
-def test_the_same_command_resumes_to_the_same_bytes(
-    tmp_path: Path, labels: PoolReader, make: Make, reused: list[str]
-) -> None:
+def test_resumes_to_the_same_bytes(tmp_path: Path, labels: PoolReader, make: Make, reused: list[str]) -> None:
     make(labels, tmp_path / "whole")
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
@@ -182,9 +180,7 @@ def test_labels_of_another_pool_are_not_mixed_in(tmp_path: Path, labels: PoolRea
 
 
 @pytest.mark.parametrize("make", [prune, encode, plan])
-def test_a_replaced_pool_stays_until_its_successor_is_whole(
-    tmp_path: Path, labels: PoolReader, make: Make
-) -> None:
+def test_a_replaced_pool_stays_until_the_new_is_whole(tmp_path: Path, labels: PoolReader, make: Make) -> None:
     out = tmp_path / "out"
     prune_pool(labels, out, QUARTER)
     old = tree(out)
@@ -198,9 +194,7 @@ def test_a_replaced_pool_stays_until_its_successor_is_whole(
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("make", [prune, encode, plan])
-def test_a_finished_pool_is_left_alone(
-    tmp_path: Path, labels: PoolReader, make: Make, overwrite: bool
-) -> None:
+def test_finished_pool_is_left_alone(tmp_path: Path, labels: PoolReader, make: Make, overwrite: bool) -> None:
     make(labels, tmp_path / "out")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     make(labels, tmp_path / "out", overwrite=overwrite)

@@ -76,9 +76,7 @@ def test_encoded_pools_can_be_pruned(pool: PoolReader, tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 # 60 / 1.2 is 50 on paper and 49.99... in floating point.
 @pytest.mark.parametrize(("ratio", "count"), [(1, 60), (1.2, 50), (2.5, 24), (7, 8), (40, 1), (60, 1)])
-def test_exactly_floor_of_the_complete_batches_stay(
-    pool: PoolReader, level: str, ratio: float, count: int
-) -> None:
+def test_floor_of_the_complete_batches_stay(pool: PoolReader, level: str, ratio: float, count: int) -> None:
     keys = kept(pool, ratio=ratio, level=level)
     assert len(keys) == count
     assert all(key.batch < PER_EPOCH - 1 for key in keys)
@@ -187,9 +185,7 @@ def test_budget_too_small_names_one_that_is_enough(tmp_path: Path, codec: str) -
     assert pool_bytes(child.manifest) <= smallest < 2 * pool_bytes(child.manifest)
 
 
-def test_reads_go_front_to_back_and_touch_only_what_stays(
-    pool: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reads_only_what_stays(pool: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[BatchKey] = []
     read = PoolReader.read_encoded
 
@@ -219,9 +215,7 @@ def test_reads_go_front_to_back_and_touch_only_what_stays(
         ({"ratio": 2, "prefer": "hard"}, "prefer requires a metric"),
     ],
 )
-def test_bad_settings_are_refused(
-    pool: PoolReader, tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
+def test_bad_settings(pool: PoolReader, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         prune_pool(pool, tmp_path / "out", PruneSettings(**options))
     assert not (tmp_path / "out").exists()
@@ -292,9 +286,7 @@ def test_metrics_of_probabilities_are_those_of_their_logits(tmp_path: Path) -> N
         ("uniform", range(2, 60, 5), (2, 6, 10)),
     ],
 )
-def test_preference_keeps_its_end_of_the_scores(
-    pool: PoolReader, prefer: Any, ranks: range, epochs: tuple[int, ...]
-) -> None:
+def test_prefer_easy_and_hard(pool: PoolReader, prefer: Any, ranks: range, epochs: tuple[int, ...]) -> None:
     ordered = sorted((score, key) for key, score in scores(pool, "diff").items() if key.batch < PER_EPOCH - 1)
     expected = sorted(ordered[rank][1] for rank in ranks)
     assert kept(pool, ratio=5, by="diff", prefer=prefer) == expected

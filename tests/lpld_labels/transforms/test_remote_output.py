@@ -90,9 +90,7 @@ def test_a_failed_upload_is_no_pool_and_resumes(pool: Path, address: str, s3_pro
     assert content(address) == content(pool)
 
 
-def test_another_pool_is_not_replaced_unless_asked(
-    pool: Path, other: Path, address: str, bucket: str
-) -> None:
+def test_a_pool_is_not_replaced_unless_asked(pool: Path, other: Path, address: str, bucket: str) -> None:
     copy_pool(pool, address)
     with pytest.raises(PoolConflictError, match="another pool is already here"):
         copy_pool(other, address)
@@ -105,9 +103,7 @@ def test_another_pool_is_not_replaced_unless_asked(
         copy_pool(other, f"{bucket}/mixed", overwrite=True)
 
 
-def test_of_two_writers_one_wins_and_the_other_loses_nothing(
-    pool: Path, tmp_path: Path, bucket: str, s3_proxy: Proxy
-) -> None:
+def test_of_two_writers_one_wins(pool: Path, tmp_path: Path, bucket: str, s3_proxy: Proxy) -> None:
     with PoolReader(pool) as reader:
         prune_pool(reader, tmp_path / "half", PruneSettings(ratio=2))
         prune_pool(reader, tmp_path / "third", PruneSettings(ratio=3))
@@ -149,9 +145,7 @@ def test_a_manifest_that_appears_meanwhile_is_not_replaced(pool: Path, other: Pa
     assert (outgoing_folder(address) / "pool" / MANIFEST_FILE).exists()
 
 
-def test_a_pool_that_is_extended_is_fetched_first_also_after_a_failure(
-    pool: Path, address: str, s3_proxy: Proxy
-) -> None:
+def test_a_pool_to_extend_is_fetched_first(pool: Path, address: str, s3_proxy: Proxy) -> None:
     copy_pool(pool, address)
     s3_proxy.behave(Rule(harm="fail", match="labels/", method="GET"))
     with pytest.raises(StoreError), destination(address, extend=True):
@@ -163,9 +157,7 @@ def test_a_pool_that_is_extended_is_fetched_first_also_after_a_failure(
 
 
 @pytest.mark.parametrize("command", ["prune", "encode", "copy"])
-def test_commands_write_to_addresses(
-    command: str, pool: Path, address: str, tmp_path: Path, cli: Cli
-) -> None:
+def test_commands_write_remotely(command: str, pool: Path, address: str, tmp_path: Path, cli: Cli) -> None:
     late = make_batches(epochs=8, per_epoch=4, images=make_images(classes=10))[24:]
     write_pool(tmp_path / "rest", late, header=make_header(10, 8), images=make_images(classes=10))
     more = {"prune": ("--ratio", 2), "encode": ("--codec", "int8")}.get(command, ())
@@ -180,9 +172,7 @@ def test_commands_write_to_addresses(
     assert not (outgoing_folder(address) / "pool").exists()
 
 
-def test_pruning_to_a_fortieth_fetches_little_more(
-    http: FileServer, http_proxy: Proxy, tmp_path: Path, cli: Cli
-) -> None:
+def test_pruning_fetches_little(http: FileServer, http_proxy: Proxy, tmp_path: Path, cli: Cli) -> None:
     big = small_pool(tmp_path / "big", codec="f16:plain", epochs=40, classes=1000, rows=64)
     http.add(big, tmp_path.name)
     http_proxy.behave()
@@ -218,9 +208,7 @@ def test_a_copy_brings_the_card(
     assert store.read("README.md") == b"# edited"
 
 
-def test_cards_are_written_to_addresses(
-    cli: Cli, pool: Path, other: Path, address: str, http: FileServer
-) -> None:
+def test_cards_at_addresses(cli: Cli, pool: Path, other: Path, address: str, http: FileServer) -> None:
     copy_pool(pool, address)
     result = cli("inspect", address, "--card", "--json")
     assert result.exit_code == 0, result.output
