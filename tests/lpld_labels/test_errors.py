@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from lpld_labels.errors import LabelPoolError, MissingExtraError, extras_required

@@ -1,7 +1,5 @@
 """Progress of the verbs: to a function, to a terminal; a notebook is in tests/examples."""
 
-from __future__ import annotations
-
 import pytest
 
 from lpld_labels.progress import Progress, progress_of

@@ -1,7 +1,5 @@
 """The verbs: every keyword is in help, typed, and does what the command line does."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess

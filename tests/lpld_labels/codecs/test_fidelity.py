@@ -1,7 +1,5 @@
 """The measure of what a codec keeps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Half-precision conversion agrees with NumPy bit for bit."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lpld_labels.codecs.floats import converted, to_float32

@@ -1,7 +1,5 @@
 """Transform-coded labels: fitting, bounds, real logits, bad input."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any
@@ -153,9 +151,6 @@ def test_small_pools_get_a_smaller_basis() -> None:
     assert sizes[0] < sizes[1] < sizes[2]
 
 
-# Real logits: fitted on every other batch, judged on others
-
-
 @pytest.fixture(scope="module")
 def real() -> tuple[KltFitter, list[Labels]]:
     logits = [batch.labels for batch in real_batches()]
@@ -198,9 +193,6 @@ def test_entropy_coding_is_within_a_tenth_of_the_entropy(real: tuple[KltFitter, 
     entropy = -sum(float((share * np.log2(share)).sum()) for share in shares)
     packed = sum(len(blob) for block in blocks for blob in pack_bands(block, codec.edges))
     assert packed / len(integers) <= 1.1 * entropy / 8
-
-
-# Unusual and bad input
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The meaning of a stored label, in NumPy and in torch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

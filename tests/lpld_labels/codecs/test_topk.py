@@ -1,7 +1,5 @@
 """Top-k labels: what is kept, what the rest becomes, and imported entries."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

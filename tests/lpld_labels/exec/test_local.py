@@ -1,7 +1,5 @@
 """Work in several processes: every task is done once, and no death leaves anybody waiting."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import multiprocessing
@@ -21,10 +19,6 @@ import pytest
 from lpld_labels.errors import InvalidArgumentError, WorkerDiedError
 from lpld_labels.exec.job import Job, Steps, TaskCounts
 from lpld_labels.exec.local import LocalExecutor
-
-
-def start(folder: Path, ballast: bytes, number: int) -> Noter:
-    return Noter(folder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +48,10 @@ class Noter:
         (self.folder / f"{task} by {os.getpid()}").touch()
         yield 1
         return task
+
+
+def start(folder: Path, ballast: bytes, number: int) -> Noter:
+    return Noter(folder)
 
 
 def job(folder: Path, tasks: Iterable[int], ballast: int = 0) -> Job[int]:

@@ -1,7 +1,5 @@
 """Drawing views, against the independent reader, which draws one number at a time."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

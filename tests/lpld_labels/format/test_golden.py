@@ -5,8 +5,6 @@ never written again; NAME.json beside them holds what they contain. A change tha
 users' pools: raise the format version instead.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

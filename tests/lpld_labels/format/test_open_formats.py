@@ -1,7 +1,5 @@
 """DuckDB and Polars answer questions straight from the Parquet files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

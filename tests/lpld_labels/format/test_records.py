@@ -1,7 +1,5 @@
 """Batches that must not be made."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """SPEC.md and the code say the same."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hub's own library finds what a card promises, and no name in a pool can mislead its reader."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Charts draw what they are given, whatever it is."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Damage of every kind is found and named. Of a manifest, what changes pixels or labels is noticed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

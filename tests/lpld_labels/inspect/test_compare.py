@@ -1,7 +1,5 @@
 """Pools side by side: lineage, batches in common, what codecs kept."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a report finds in a pool, and its page for pools of every shape."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator
@@ -169,9 +167,6 @@ def test_outside_text_everywhere_stays_text(tmp_path: Path) -> None:
         assert list(gather_facts(pool).names[:3]) == [HOSTILE.partition("/")[0]] * 2 + ["class 2"]
         page = read_page(report_page(make_report(pool)))
     assert page.text.count("<script>alert(1)</script>") >= 6
-
-
-# Pools of unusual shapes
 
 
 @dataclass(frozen=True, kw_only=True)

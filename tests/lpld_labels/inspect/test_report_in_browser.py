@@ -1,7 +1,5 @@
 """The report in headless Chromium: what it shows is what the pool holds."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Pools and results in notebooks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Label folders of other programs, written with torch.save as those programs do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

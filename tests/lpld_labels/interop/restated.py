@@ -4,8 +4,6 @@ Pillow crops, resizes and mirrors each image, values are scaled and normalised, 
 Saved crops are fractions: replaying multiplies them by the size of the image and lets Pillow round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Items of a label batch that are not what a program saves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exports: what older trainers load, what becomes the same pool again, and claims about those trainers."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tarfile
@@ -184,9 +182,6 @@ def test_top_k_of_whole_rows(tmp_path: Path, make_pool: Make) -> None:
             assert torch.equal(content[5].float(), expected.values)
 
 
-# Places of batches
-
-
 @pytest.mark.parametrize(
     "keys",
     [
@@ -235,9 +230,6 @@ def test_a_format_that_implies_its_places_takes_no_others(
     with pytest.raises(LabelSourceError, match=message):
         exported(make_pool("f16", keys), tmp_path / "out", label_format)
     assert not (tmp_path / "out").exists()
-
-
-# What formats cannot hold, and claims about their trainers
 
 
 @pytest.mark.parametrize(
@@ -331,9 +323,6 @@ def test_half_precision_moves_crops_of_large_images(side: int, most: int) -> Non
     assert moved_crops(fractions, views, table) == 0
     moved = moved_crops(fractions.astype(np.float16), views, table)
     assert (100 < moved < most) if most else moved == 0
-
-
-# What is there already
 
 
 def test_places_and_names_that_cannot_be_are_refused(tmp_path: Path, make_pool: Make) -> None:

@@ -1,7 +1,5 @@
 """Imports of damaged folders, interrupted imports, and imports into work that is there already."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -81,9 +79,6 @@ def stop_at(when: int) -> Callable[[int, int], None]:
             raise KeyboardInterrupt
 
     return stop
-
-
-# Damaged folders
 
 
 class Flag:
@@ -266,9 +261,6 @@ def test_a_lone_far_epoch_is_not_planned(tmp_path: Path) -> None:
     assert "epoch 999999999 is far beyond the 2 epochs" in found.said
 
 
-# Files by image, as FKD has them
-
-
 @pytest.fixture
 def fkd(made: Path, tmp_path: Path) -> Path:
     write_fkd(tmp_path / "fkd", made / "images")
@@ -335,9 +327,6 @@ def test_batches_that_no_reader_decodes_are_refused(fkd: Path, load: Load, tmp_p
     assert not (tmp_path / "pool").exists()
 
 
-# Interrupted imports
-
-
 @pytest.mark.usefixtures("one_batch_shards")
 @pytest.mark.parametrize("after", [1, 8])
 def test_interrupted_and_resumed(load: Load, digest: str, tmp_path: Path, after: int) -> None:
@@ -391,9 +380,6 @@ def test_import_resumes(made: Path, load: Load, digest: str, tmp_path: Path, pro
     assert done.returncode == code, done.stderr
     assert not (tmp_path / "pool" / "pool.json").exists()
     assert load().content_digest == digest
-
-
-# Imports into work that is there already
 
 
 def test_a_finished_import_is_not_replaced(made: Path, digest: str, tmp_path: Path) -> None:

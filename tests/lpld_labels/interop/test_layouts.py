@@ -1,7 +1,5 @@
 """Folders in every layout, imported: nothing is lost or changed; what a folder leaves open is asked for."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -38,9 +36,6 @@ from tests.lpld_labels.interop.label_folders import (
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     return write_images(tmp_path / "images")
-
-
-# Folders in the layouts of the authors' programs
 
 
 def batches(source: Reference, pool: PoolReader) -> list[tuple[ViewBatch, list[Any], tuple[int, int]]]:
@@ -146,9 +141,6 @@ def test_headers_say_what_decoding_says(tmp_path: Path) -> None:
     assert quick.equals(thorough)
 
 
-# Eras of PyTorch's sampler
-
-
 @pytest.mark.parametrize(("old", "mix"), [(False, "none"), (False, "mixup"), (True, "cutmix")])
 def test_the_labels_tell_the_era(tmp_path: Path, images: Path, old: bool, mix: str) -> None:
     source = write_epochs(tmp_path / "labels", epochs=3, mix=mix, old=old)
@@ -172,9 +164,6 @@ def test_an_era_that_is_given_is_taken_and_another_seed_refused(tmp_path: Path, 
     short = write_epochs(tmp_path / "short", epochs=1)
     report = import_labels(short, tmp_path / "other", images=images)
     assert any("too small to tell" in line for line in report.assumed)
-
-
-# G-VBSM
 
 
 @pytest.mark.parametrize(
@@ -211,9 +200,6 @@ def test_gvbsm_of_no_published_branch_is_asked_about(tmp_path: Path, classes: in
     with PoolReader(tmp_path / "told") as pool:
         assert pool.header.ensemble == ENSEMBLE_WORDS["norm-scaled"]
         assert [(t.name, t.mean) for t in pool.header.teachers] == [("a", (0.5,) * 3), ("b", (0.5,) * 3)]
-
-
-# LPLD and LPQLD
 
 
 @pytest.mark.parametrize(
@@ -277,9 +263,6 @@ def test_randaugment_lists_are_named(tmp_path: Path, images: Path, quantised: bo
         torch.save([*content[:2], operations, *content[2:], *more], file)
     with pytest.raises(LabelSourceError, match=r"RandAugment.*2 operations.*half precision"):
         import_labels(source, tmp_path / "pool", images=images)
-
-
-# FKD
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -346,9 +329,6 @@ def test_class_numbers_that_fkd_leaves_open(
     options = ImportOptions(classes=classes)
     with pytest.raises((LabelSourceError, ImageMismatchError), match=message):
         import_labels(tmp_path / "labels", tmp_path / "pool", images=images, options=options)
-
-
-# Formats that do not fit
 
 
 def test_unknown_formats_and_folders_are_refused(tmp_path: Path, images: Path) -> None:

@@ -1,7 +1,5 @@
 """Whatever is in a folder: an import refuses it, or publishes a pool that verifies."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files of torch.save, read without torch: the same values, or refused without running anything."""
 
-from __future__ import annotations
-
 import copy
 import io
 import os
@@ -80,9 +78,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("whole") / "batch_0.tar"
     torch.save([torch.randn(8, 4), torch.arange(8), 0.5, [np.int64(3)], torch.randn(8, 30).half()], path)
     return path.read_bytes()
-
-
-# Damaged files
 
 
 @settings(max_examples=100, deadline=None)
@@ -184,9 +179,6 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         found = watched(read, megabytes=MEGABYTES, seconds=SECONDS)
         assert found.kind == "refused"
         assert said in found.said
-
-
-# Pickles that want more than data: nothing may run
 
 
 def save(path: Path, program: bytes, storages: dict[str, bytes] | None = None) -> Path:
@@ -365,9 +357,6 @@ def test_as_much_as_is_allowed_is_read(tmp_path: Path) -> None:
     assert read_torch_file(save(tmp_path / "x.tar", program)) is None
     with pytest.raises(LabelFileError, match=f"more than {MAX_INSTRUCTIONS} instructions"):
         read_torch_file(save(tmp_path / "x.tar", program[:-1] + b"\x94."))
-
-
-# Bombs: refused within a few megabytes
 
 
 def shared(depth: int, width: int = 10) -> list[object]:

@@ -1,7 +1,5 @@
 """Folders labelled by real small teachers, as the programs do it: imported, their teachers confirm them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

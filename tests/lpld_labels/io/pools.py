@@ -1,7 +1,5 @@
 """Pools for tests of storage elsewhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from lpld_labels import PoolReader, PoolWriter

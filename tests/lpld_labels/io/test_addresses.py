@@ -1,7 +1,5 @@
 """Addresses: what is shown of them, and lasting failures in one line without a secret."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

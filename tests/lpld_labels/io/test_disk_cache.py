@@ -1,7 +1,5 @@
 """The cache on disk: bounded, shared, checked, and worth a second read."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from pathlib import Path

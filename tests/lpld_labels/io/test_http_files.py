@@ -1,7 +1,5 @@
 """Files and ranges by plain requests."""
 
-from __future__ import annotations
-
 import base64
 import threading
 from collections.abc import Iterator

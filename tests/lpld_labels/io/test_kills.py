@@ -3,8 +3,6 @@
 LPLD_KILL_MOMENTS=20 tries as many moments each way (`make kills`).
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Prefetching: each byte fetched once, in any order, and no further than a loader needs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +34,6 @@ def test_blocks_are_made_of_whole_parts() -> None:
     assert file.blocks(0).tolist() == [4, 100, 150, 900, 1000]
     assert file.blocks(200).tolist() == [4, 150, 900, 1000]
     assert file.blocks(10_000).tolist() == [4, 1000]
-
-
-# Readers
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +91,6 @@ def test_open_blocks_are_used_again(over_http: str, tmp_path: Path, monkeypatch:
         reader.prefetch(ORDER)
         assert [reader.labels_at(number).tobytes() for number in ORDER] == first
     assert asked == [], "blocks that are open were looked for again"
-
-
-# Loaders
 
 
 @pytest.fixture(scope="module", params=["f16:plain", "f16"])

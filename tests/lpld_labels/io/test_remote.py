@@ -1,7 +1,5 @@
 """Pools at addresses: the same batches, few requests, no damage from failures, large files in parts."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -142,9 +140,6 @@ def test_local_pools_import_no_clients(pool: Path) -> None:
     )
     words = [sys.executable, "-c", program, str(pool)]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-# Large files: sent in parts, fetched in pieces
 
 
 PART = 5 * 1024 * 1024  # S3 takes no smaller one, but for the last.

@@ -1,7 +1,5 @@
 """Small image folders and pools of their views, for the loaders' tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loaders: what they yield, in which order and from where on."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Sequence
@@ -302,9 +300,6 @@ def test_a_pickled_loader_goes_on_where_it_was(tmp_path: Path, read: int, num_wo
     assert len(list(pickle.loads(pickle.dumps(labels)))) == 1
 
 
-# Labels
-
-
 def test_labels_decode_to_the_same_bits_as_the_reader(folder: Path, tmp_path: Path) -> None:
     for codec in ("f16", "f16:plain", "f32", "int8", "int6", "int4", "topk:3"):
         pool = build(tmp_path / codec, folder, codec=codec, epochs=1, batch_size=BATCH)
@@ -346,9 +341,6 @@ def test_label_batches_come_whole_and_undecoded(pools: Pools, num_workers: int) 
     resumed = label_loader(pool, **options)
     resumed.load_state_dict(loader.state_dict())
     assert [b.key for b in resumed] == expected[1:]
-
-
-# Pools with drawn views, and pools that carry their images
 
 
 def assert_same_epochs(ours: PoolLoader, theirs: PoolLoader) -> None:
@@ -408,9 +400,6 @@ def test_damaged_packed_images_are_refused(packed: Path) -> None:
         list(pool_loader(packed))
     with PoolReader(packed) as reader, pytest.raises(PoolCorruptError, match="packed/"):
         check_images(find_images(reader))
-
-
-# Refusals
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

@@ -1,7 +1,5 @@
 """Schedules: the order of label batches as a function of (sampling, seed, epoch), and shares of processes."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import dataclass
@@ -129,9 +127,6 @@ def test_equal_epochs_leave_out_batches_that_lack_rows(tmp_path: Path, sampling:
         assert [batch.views.rows for batch in loader] == [8] * (2 if sampling in WHOLE_EPOCHS else 4)
     with pytest.raises(InvalidArgumentError, match="field 'equal_epochs' differs"):
         label_loader(pool, sampling=sampling, batches_per_epoch=4).load_state_dict(loader.state_dict())
-
-
-# Shares of processes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

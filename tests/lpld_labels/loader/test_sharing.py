@@ -1,7 +1,5 @@
 """Epochs shared by processes: step by step what one process with the global batch would play."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loading processes: kills, dead workers, memory. tests/clients has those of distributed training."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """Hostile pools, each read in a watched child: a clean refusal, little memory, little time, no signal."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Files of others stay: behind links, and under the names of a pool's own directories."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

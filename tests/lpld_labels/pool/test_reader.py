@@ -1,7 +1,5 @@
 """Reading: random access, projection, processes, memory, damaged pools."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import threading

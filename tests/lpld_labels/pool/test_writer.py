@@ -1,7 +1,5 @@
 """Writing: streams, several writers, interruptions, limits of the machine, refusals."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess
@@ -120,9 +118,6 @@ def test_unfinished_work_of_another_pool_is_not_joined(tmp_path: Path) -> None:
         PoolWriter(path, header=HEADER, images=IMAGES, codec=codec_named("int8"))
 
 
-# Refusals
-
-
 LOUD = make_batch(0, 0, dtype=np.float32)
 
 
@@ -216,9 +211,6 @@ def test_what_readers_would_refuse_is_not_published(tmp_path: Path) -> None:
         with pytest.raises(ManifestError, match="label_kind"):
             writer.commit()
     assert not (tmp_path / "kinds").exists()
-
-
-# Limits of the machine
 
 
 def run(project: Path, script: str, *words: object) -> subprocess.CompletedProcess[str]:

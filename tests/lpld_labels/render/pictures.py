@@ -1,7 +1,5 @@
 """Small image folders with pictures of known and differing sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

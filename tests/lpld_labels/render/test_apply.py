@@ -1,7 +1,5 @@
 """Applying views, against a second implementation in plain NumPy, one view and one step at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Decoding images: exact values, one decoder per format, bounded memory."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct

@@ -1,7 +1,5 @@
 """Image folders: their order and tables, changed images, hostile names, links and files."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

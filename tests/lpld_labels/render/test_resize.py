@@ -1,7 +1,5 @@
 """`pil` is the integer arithmetic of SPEC.md, whichever Pillow is installed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Decoded images: kept in bounded memory or a shared file, checked, and the same in every process."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os
@@ -173,9 +171,6 @@ def test_spawned_worker(in_file: OpenStore, root: Path) -> None:
     assert sums_elsewhere(store, multiprocessing.get_context("spawn"), 1) == [expected]
     remove_images(root)
     assert [int(store[index].sum()) for index in range(12)] == expected
-
-
-# The memory-mapped file
 
 
 def test_a_file_is_filled_by_one_store_and_used_by_others(in_file: OpenStore, root: Path) -> None:

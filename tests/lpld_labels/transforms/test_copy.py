@@ -1,7 +1,5 @@
 """Merging pools, packing images into them and unpacking them: what goes in comes out, bit for bit."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -84,9 +82,6 @@ def test_pools_that_differ_are_not_merged(tmp_path: Path, parts: list[PoolReader
     other = write_pool(tmp_path / "other", [], header=header, images=images, codec=codec)
     with pytest.raises(PoolConflictError, match=rf"cannot be merged: field '{field}' differs.*same images"):
         merge_pools([parts[0], other], tmp_path / "out")
-
-
-# Packing
 
 
 def images_of(pool: PoolReader) -> PackedImages:
@@ -231,9 +226,6 @@ def test_interrupted_packing_resumes(
     kept = [name for name, inode in before.items() if after[name] == inode]
     assert kept == [path.name for path in done[1:]]
     assert 30 < len(asked) < 60
-
-
-# Unpacking
 
 
 def test_an_interrupted_unpack_resumes(packed: PoolReader, folder: Path, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Encoding pools: every codec, stored and drawn views, resuming, processes, refusals."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -158,9 +156,6 @@ def test_probabilities(tmp_path: Path) -> None:
             with PoolReader(out) as encoded:
                 total = encoded.read_labels((0, 0)).astype(np.float64).sum(axis=1)
                 np.testing.assert_allclose(total, 1, atol=0.05)
-
-
-# Drawn views
 
 
 DRAWN, STORED = EncodeSettings(views="drawn"), EncodeSettings(views="stored")

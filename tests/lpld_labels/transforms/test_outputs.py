@@ -1,7 +1,5 @@
 """Outputs that are there already, interrupted commands, and one writer at a time."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -110,9 +108,6 @@ def test_shared_locks_refuse_an_exclusive_one(tmp_path: Path) -> None:
     with locked_directory(tmp_path / "other" / "deep"):
         pass
     assert not (tmp_path / "other").exists()
-
-
-# The same promises of every command
 
 
 def prune(pool: PoolReader, out: Path, **how: Any) -> None:

@@ -1,7 +1,5 @@
 """The byte-budget planner: what fits, what is recommended and why, and carrying it out."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -176,9 +174,6 @@ def test_images_are_weighed(tmp_path: Path) -> None:
     (tmp_path / images.paths[1]).unlink()
     with pytest.raises(ImageMismatchError, match="image00001"):
         image_bytes(tmp_path, images)
-
-
-# The recommendation, the measurements it rests on, and what the documents say of them
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Pruning: which batches stay, at random or by a metric, and that they stay unchanged."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import pairwise
@@ -225,9 +223,6 @@ def test_pools_without_a_complete_batch_can_be_pruned(tmp_path: Path) -> None:
     batches = [make_batch(0, number, rows=5) for number in range(4)]
     parent = write_pool(tmp_path / "pool", batches, header=make_header(batch_size=8))
     assert len(kept(parent, ratio=2)) == 2
-
-
-# Metrics
 
 
 def scores(pool: PoolReader, metric: str) -> dict[BatchKey, float]:

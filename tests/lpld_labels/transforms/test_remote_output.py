@@ -1,7 +1,5 @@
 """Copying and writing pools to addresses: whole or not at all, resumed, one winner."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading
@@ -185,9 +183,6 @@ def test_pruning_fetches_little(http: FileServer, http_proxy: Proxy, tmp_path: P
     assert http_proxy.traffic().bytes_down < 1.3 * pool_bytes(expected)
 
 
-# Cards
-
-
 def test_a_copy_brings_the_card(
     cli: Cli, pool: Path, address: str, bucket: str, tmp_path: Path, http: FileServer
 ) -> None:
@@ -226,9 +221,6 @@ def test_cards_at_addresses(cli: Cli, pool: Path, other: Path, address: str, htt
     assert "README.md" not in store.sizes()
     served = http.add(pool, pool.parent.name)
     assert "web servers are read-only" in cli("inspect", served, "--card").stderr
-
-
-# Interrupted
 
 
 def test_scoring_resumes_and_sees_pools_published_meanwhile(
