@@ -1,5 +1,3 @@
-"""Progress of the verbs: to a function, to a terminal; a notebook is in tests/examples."""
-
 import pytest
 
 from lpld_labels.progress import Progress, progress_of

@@ -1,5 +1,3 @@
-"""The verbs: every keyword is in help, typed, and does what the command line does."""
-
 import inspect
 import re
 import subprocess

@@ -1,5 +1,3 @@
-"""The measure of what a codec keeps."""
-
 from typing import Any
 
 import numpy as np

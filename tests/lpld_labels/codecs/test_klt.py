@@ -1,5 +1,3 @@
-"""Transform-coded labels: fitting, bounds, real logits, bad input."""
-
 import functools
 import math
 from typing import Any
@@ -23,7 +21,6 @@ Labels = npt.NDArray[Any]
 
 
 def new_fitter(rows: int = 100_000) -> KltFitter:
-    """Return a fitter for made-up logits of 60 classes."""
     made = [make_logits(64, 60, seed=seed) for seed in range(6)]
     return KltFitter(fit=made[:-2], tune=made[-2:], rows=rows, batch_size=64)
 
@@ -32,7 +29,6 @@ fitter = functools.cache(new_fitter)
 
 
 def halves(blocks: list[Labels], **options: Any) -> KltFitter:
-    """Return a fitter that fits on the first half and tunes on the second."""
     middle = len(blocks) // 2
     rows, batch_size = sum(map(len, blocks)), len(blocks[0])
     return KltFitter(fit=blocks[:middle], tune=blocks[middle:], rows=rows, batch_size=batch_size, **options)

@@ -1,5 +1,3 @@
-"""The meaning of a stored label, in NumPy and in torch."""
-
 from typing import Any
 
 import numpy as np

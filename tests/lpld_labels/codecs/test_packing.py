@@ -1,5 +1,3 @@
-"""Bands of integers with one entropy table each: packing, widths, damage."""
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

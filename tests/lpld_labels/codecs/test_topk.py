@@ -1,5 +1,3 @@
-"""Top-k labels: what is kept, what the rest becomes, and imported entries."""
-
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Work in several processes: every task is done once, and no death leaves anybody waiting."""
-
 import dataclasses
 import functools
 import multiprocessing
@@ -78,8 +76,6 @@ def test_every_task_is_done_once(tmp_path: Path, jobs: int) -> None:
 
 
 class Watcher:
-    """Progress that keeps every report."""
-
     def __init__(self) -> None:
         self.units: list[tuple[int, int]] = []
         self.counts: list[TaskCounts] = []

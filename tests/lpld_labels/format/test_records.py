@@ -1,5 +1,3 @@
-"""Batches that must not be made."""
-
 import pickle
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,3 @@
-"""Charts draw what they are given, whatever it is."""
-
 import math
 from pathlib import Path
 

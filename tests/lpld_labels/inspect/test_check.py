@@ -1,5 +1,3 @@
-"""Damage of every kind is found and named. Of a manifest, what changes pixels or labels is noticed."""
-
 import json
 import shutil
 from collections.abc import Callable

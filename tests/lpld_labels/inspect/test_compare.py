@@ -1,5 +1,3 @@
-"""Pools side by side: lineage, batches in common, what codecs kept."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What a report finds in a pool, and its page for pools of every shape."""
-
 import itertools
 import re
 from collections.abc import Iterator
@@ -21,8 +19,6 @@ from tests.lpld_labels.inspect.pages import HOSTILE, picture_folder, read_page
 
 
 class CountingReader(PoolReader):
-    """Notes which batches' labels and views are read."""
-
     labels_read: list[BatchKey]
     views_read: list[BatchKey]
 

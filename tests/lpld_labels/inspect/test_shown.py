@@ -1,5 +1,3 @@
-"""Pools and results in notebooks."""
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

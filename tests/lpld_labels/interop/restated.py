@@ -32,7 +32,6 @@ def small_teacher(classes: int, *, mean: Floats, std: Floats, side: int = 32, se
 
 
 def image_files(root: Path) -> list[Path]:
-    """Return the images in the order torchvision's ImageFolder has them."""
     return sorted(path for path in root.rglob("*.png"))
 
 

@@ -1,5 +1,3 @@
-"""Items of a label batch that are not what a program saves."""
-
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Exports: what older trainers load, what becomes the same pool again, and claims about those trainers."""
-
 import json
 import shutil
 import tarfile

@@ -1,5 +1,3 @@
-"""Image ids: the order of PyTorch's RandomSampler, and the lists that programs save."""
-
 import json
 import os
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Imports of damaged folders, interrupted imports, and imports into work that is there already."""
-
 import json
 import os
 import shutil

@@ -254,7 +254,6 @@ def test_lpqld_makes_views_of_224_pixels_and_labels_without_a_tail(tmp_path: Pat
 
 @pytest.mark.parametrize("quantised", [False, True])
 def test_randaugment_lists_are_named(tmp_path: Path, images: Path, quantised: bool) -> None:
-    """Seven items with whole rows, eight with top-k labels."""
     source = write_epochs(tmp_path / "labels", epochs=1)
     content: list[Any] = torch.load(source / "epoch_0" / "batch_0.tar", weights_only=False)
     operations = [[torch.zeros(8, dtype=torch.int64), torch.zeros(8).half(), torch.zeros(8).half()]] * 2

@@ -1,5 +1,3 @@
-"""Fractions back to the pixels the programs used."""
-
 from typing import Any
 
 import numpy as np

@@ -75,7 +75,6 @@ SOURCES = {
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_every_imported_pool_verifies(kind: str, tmp_path: Path) -> None:
-    """Draw items of any value and shape: an import refuses them, or its pool is whole."""
     images, source = write_images(tmp_path / "images"), tmp_path / "labels"
     items = SOURCES[kind]
     if kind == "batches":

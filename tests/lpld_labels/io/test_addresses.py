@@ -1,5 +1,3 @@
-"""Addresses: what is shown of them, and lasting failures in one line without a secret."""
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -46,7 +44,6 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch, line: Line)
 
 @pytest.fixture
 def strict_s3(monkeypatch: pytest.MonkeyPatch, s3: S3Server) -> Iterator[None]:
-    """Start a server that refuses credentials it does not know."""
     del s3
     with s3_server() as server:
         server.make_bucket("guarded")

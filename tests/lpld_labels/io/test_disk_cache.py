@@ -1,5 +1,3 @@
-"""The cache on disk: bounded, shared, checked, and worth a second read."""
-
 import contextlib
 import threading
 from pathlib import Path
@@ -15,7 +13,6 @@ from tests.servers.proxy import Proxy
 
 
 def held(cache: DiskCache) -> int:
-    """Return the bytes of all entries."""
     total = 0
     for path in cache.directory.glob("??/*"):
         # A thread that prefetches may evict an entry at any moment.

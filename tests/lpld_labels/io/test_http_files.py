@@ -1,5 +1,3 @@
-"""Files and ranges by plain requests."""
-
 import base64
 import threading
 from collections.abc import Iterator
@@ -23,14 +21,11 @@ DATA = bytes(range(256)) * 1000
 
 
 class Answering(BaseHTTPRequestHandler):
-    """Answers in the way that the path names."""
-
     protocol_version = "HTTP/1.1"
     asked: list[str]
     users: list[str]
 
     def do_GET(self) -> None:
-        """Answer."""
         self.asked.append(self.path)
         self.users += [user.removeprefix("Basic ") for user in self.headers.get_all("Authorization", [])]
         start, stop = (int(place) for place in self.headers["Range"].removeprefix("bytes=").split("-"))

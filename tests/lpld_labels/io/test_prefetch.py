@@ -1,5 +1,3 @@
-"""Prefetching: each byte fetched once, in any order, and no further than a loader needs."""
-
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Pools at addresses: the same batches, few requests, no damage from failures, large files in parts."""
-
 import json
 import subprocess
 import sys
@@ -196,7 +194,6 @@ def test_a_failed_upload_leaves_what_was_there(store: RemoteStore, s3_proxy: Pro
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pool with a shard of several parts."""
     folder = tmp_path_factory.mktemp("large")
     return small_pool(folder, codec="f16:plain", shards=1, epochs=24, classes=1000, rows=64)
 

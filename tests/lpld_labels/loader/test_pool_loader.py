@@ -1,5 +1,3 @@
-"""Loaders: what they yield, in which order and from where on."""
-
 import json
 import pickle
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""Schedules: the order of label batches as a function of (sampling, seed, epoch), and shares of processes."""
-
 import json
 from collections import Counter
 from dataclasses import dataclass
@@ -131,8 +129,6 @@ def test_equal_epochs_leave_out_batches_that_lack_rows(tmp_path: Path, sampling:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fixed(Schedule):
-    """A schedule whose epochs are all the same label batches."""
-
     order: list[int]
 
     def places(self, epoch: int) -> Any:

@@ -1,5 +1,3 @@
-"""Reading: random access, projection, processes, memory, damaged pools."""
-
 import gc
 import multiprocessing
 import threading

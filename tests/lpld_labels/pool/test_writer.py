@@ -1,5 +1,3 @@
-"""Writing: streams, several writers, interruptions, limits of the machine, refusals."""
-
 import math
 import os
 import subprocess

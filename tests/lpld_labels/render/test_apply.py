@@ -190,7 +190,6 @@ def test_an_unknown_resize_backend_is_refused(store: ImageStore) -> None:
 
 
 def slow_apply(views: ViewBatch, store: ImageStore, settings: Augmentation) -> npt.NDArray[np.float32]:
-    """Return float32 [B, H, W, 3], 0..255."""
     plain = [_view(views, slot, store[int(views.images[slot])], settings) for slot in range(views.rows)]
     if views.mix is None:
         return np.stack(plain).astype(np.float32)

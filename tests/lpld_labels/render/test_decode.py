@@ -1,5 +1,3 @@
-"""Decoding images: exact values, one decoder per format, bounded memory."""
-
 import io
 import os
 import struct
@@ -41,7 +39,6 @@ def png(width: int, height: int, bits: int, colour_type: int, data: bytes) -> by
 
 
 def black_png(width: int, height: int) -> bytes:
-    """Return a large image in a few kB."""
     packer = zlib.compressobj(9)
     row = bytes(1 + -(-width // 8))
     packed = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()

@@ -1,5 +1,3 @@
-"""Image folders: their order and tables, changed images, hostile names, links and files."""
-
 import hashlib
 import os
 import tempfile

@@ -1,5 +1,3 @@
-"""Decoded images: kept in bounded memory or a shared file, checked, and the same in every process."""
-
 import gc
 import multiprocessing
 import os
@@ -54,7 +52,6 @@ def in_file(in_memory: OpenStore, tmp_path: Path) -> OpenStore:
 
 @pytest.fixture(params=["in_memory", "in_file"])
 def open_store(request: pytest.FixtureRequest) -> OpenStore:
-    """Open a store of either kind on the test's images."""
     found: OpenStore = request.getfixturevalue(request.param)
     return found
 

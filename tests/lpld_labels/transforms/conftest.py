@@ -1,5 +1,3 @@
-"""Pools that carry their images, and the folder they came from."""
-
 from collections.abc import Iterator
 from pathlib import Path
 

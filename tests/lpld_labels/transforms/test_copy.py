@@ -1,5 +1,3 @@
-"""Merging pools, packing images into them and unpacking them: what goes in comes out, bit for bit."""
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

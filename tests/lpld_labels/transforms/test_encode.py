@@ -1,5 +1,3 @@
-"""Encoding pools: every codec, stored and drawn views, resuming, processes, refusals."""
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -180,7 +178,6 @@ def drawn_batches(
 
 
 def write_drawn(path: Path, batches: list[LabelBatch], **options: Any) -> PoolReader:
-    """Write a pool that leaves its views out."""
     settings: dict[str, Any] = {"header": HEADER, "images": IMAGES, **options}
     with PoolWriter(path, views="drawn", **settings) as writer:
         writer.extend(batches)

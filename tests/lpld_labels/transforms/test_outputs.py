@@ -1,5 +1,3 @@
-"""Outputs that are there already, interrupted commands, and one writer at a time."""
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -137,7 +135,6 @@ def merge(pool: PoolReader, out: Path, **how: Any) -> None:
 
 @pytest.fixture(scope="module")
 def labels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolReader]:
-    """A pool whose labels look like a network's."""
     path = tmp_path_factory.mktemp("pools") / "pool"
     with write_pool(path, labelled(12), header=make_header(CLASSES, ROWS)) as reader:
         yield reader

@@ -1,5 +1,3 @@
-"""The byte-budget planner: what fits, what is recommended and why, and carrying it out."""
-
 import json
 import re
 from dataclasses import replace

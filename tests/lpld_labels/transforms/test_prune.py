@@ -1,5 +1,3 @@
-"""Pruning: which batches stay, at random or by a metric, and that they stay unchanged."""
-
 from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import pairwise
@@ -27,7 +25,6 @@ LEVELS = ("batch", "epoch")
 
 
 def with_partials(**options: Any) -> list[LabelBatch]:
-    """Return epochs of five batches of 8 rows and a last one of 5."""
     sizes = [8] * (PER_EPOCH - 1) + [5]
     return [make_batch(e, b, rows=rows, **options) for e in range(EPOCHS) for b, rows in enumerate(sizes)]
 

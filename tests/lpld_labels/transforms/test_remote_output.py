@@ -1,5 +1,3 @@
-"""Copying and writing pools to addresses: whole or not at all, resumed, one winner."""
-
 import json
 import shutil
 import threading
