@@ -125,13 +125,18 @@ def test_pool_fetched_once(pool: Path, address: str, s3_proxy: Proxy, tmp_path: 
     assert s3_proxy.traffic().requests == 0
 
 
-def test_an_open_reader_keeps_its_cache(address: str, s3_proxy: Proxy, tmp_path: Path) -> None:
+def test_an_open_reader_keeps_its_cache_or_gets_one(address: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     with PoolReader(address, cache=DiskCache(tmp_path / "cache")) as reader:
         loader = label_loader(reader)
         epoch(loader)
         s3_proxy.behave()
         epoch(loader)
     assert s3_proxy.traffic().requests == 0
+    # Without a cache, prefetching the endless schedule of a small pool never came to an end.
+    with PoolReader(address) as reader:
+        loader = label_loader(reader, cache_directory=tmp_path / "new")
+        assert len(list(loader)) == len(loader)
+    assert any((tmp_path / "new").rglob("*"))
 
 
 def test_failing_requests_do_not_stop_training(

@@ -47,6 +47,7 @@ def test_every_sampling_keeps_its_order(pool: PoolReader, sampling: str) -> None
     for seed, epochs in TABLE[sampling].items():
         loader = label_loader(pool, sampling=sampling, seed=int(seed), batches_per_epoch=5)
         for expected in epochs:
+            assert len(loader) == len(expected)
             assert [list(batch.key) for batch in loader] == expected
 
 
@@ -148,16 +149,8 @@ def test_processes_together_are_one_process_with_the_global_batch(
     # The same label batch may come twice in a row.
     places = data.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=12))
     rows = [(place, row) for place in places for row in range(sizes[place])]
-    epoch = Fixed(
-        sampling="stored",
-        seed=0,
-        epochs=np.zeros(len(sizes), np.int32),
-        rows=np.array(sizes),
-        batches_per_epoch=1,
-        batch=batch,
-        drop_last=drop_last,
-        order=places,
-    )
+    pool: dict[str, Any] = {"epochs": np.zeros(len(sizes)), "rows": np.array(sizes), "order": places}
+    epoch = Fixed(sampling="stored", seed=0, batches_per_epoch=1, batch=batch, drop_last=drop_last, **pool)
     total = len(rows)
     done = data.draw(st.integers(0, total))
     position = Position(4, done, 3)

@@ -10,7 +10,7 @@ import pytest
 
 from lpld_labels import BatchKey, LabelPoolError, PoolReader
 from lpld_labels.errors import BatchNotFoundError, ManifestError, PoolFormatError
-from tests.factories import edit_manifest, make_batches, write_pool
+from tests.factories import edit_manifest, flip_bit, make_batches, write_pool
 from tests.lpld_labels.pool.test_writer import open_writer
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
@@ -118,15 +118,9 @@ def test_lying_manifests(path: Path, changes: dict[str, Any], kind: type[LabelPo
 
 def test_ignorable_fields_are_ignored_and_no_shard_is_read_at_opening(path: Path) -> None:
     edit_manifest(path, future={"must_understand": False, "note": "hello"})
-    for file in [*(path / "views").iterdir(), *(path / "labels").iterdir()]:
+    for file in path.glob("[vl]*/*"):
         file.write_bytes(b"x" * file.stat().st_size)
     assert len(PoolReader(path)) == len(BATCHES)
-
-
-def _flipped(data: bytes, place: int, bit: int) -> bytes:
-    changed = bytearray(data)
-    changed[place] ^= 1 << bit
-    return bytes(changed)
 
 
 @pytest.mark.parametrize("codec", ["f16", "f16:plain", "int8"])
@@ -137,7 +131,8 @@ def test_a_flipped_bit_never_becomes_a_label(tmp_path: Path, codec: str) -> None
     data = file.read_bytes()
     caught = 0
     for place in np.random.default_rng(0).integers(0, len(data), 60).tolist():
-        file.write_bytes(_flipped(data, place, 2))
+        file.write_bytes(data)
+        flip_bit(file, place, bit=2)
         try:
             with PoolReader(tmp_path / "pool") as pool:
                 assert [batch.labels.tobytes() for batch in pool] == whole

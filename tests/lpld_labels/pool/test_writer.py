@@ -1,8 +1,5 @@
 import math
 import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +23,15 @@ from lpld_labels.errors import (
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import LineageStep, PoolHeader, Teacher
 from lpld_labels.inspect.check import check_pool
-from tests.factories import grow_pool, make_batch, make_batches, make_header, make_images, write_pool
+from tests.factories import (
+    grow_pool,
+    make_batch,
+    make_batches,
+    make_header,
+    make_images,
+    run_python,
+    write_pool,
+)
 
 HEADER = make_header()
 IMAGES = make_images()
@@ -211,11 +216,6 @@ def test_what_readers_would_refuse_is_not_published(tmp_path: Path) -> None:
     assert not (tmp_path / "kinds").exists()
 
 
-def run(project: Path, script: str, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, words)]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-
-
 def test_a_full_disk_loses_nothing_that_was_sealed(tmp_path: Path, project: Path) -> None:
     """A file-size limit makes the kernel refuse writes as a full disk does."""
     path = tmp_path / "pool"
@@ -237,7 +237,7 @@ def test_a_full_disk_loses_nothing_that_was_sealed(tmp_path: Path, project: Path
             print(error)
             sys.exit(7)
     """
-    ended = run(project, script, path)
+    ended = run_python(script, path, check=False, cwd=project)
     assert ended.returncode == 7, ended.stderr
     assert "disk is full" in ended.stdout
     assert not (path / "pool.json").exists()
@@ -286,6 +286,6 @@ def test_memory_stays_flat_while_the_pool_grows(tmp_path: Path, project: Path) -
             w.commit()
         print(peak_memory_mb())
     """
-    peaks = [float(run(project, script, tmp_path / str(n), n).stdout) for n in (60, 600)]
+    peaks = [float(run_python(script, tmp_path / str(n), n, cwd=project).stdout) for n in (60, 600)]
     # Ten times the batches are 35 MB more labels; what may grow is a few bytes of index per batch.
     assert peaks[1] - peaks[0] < 12, peaks

@@ -221,18 +221,18 @@ def test_read_only_file_is_used(in_file: OpenStore, tmp_path: Path, monkeypatch:
     assert pixel_file(tmp_path).read_bytes() == before
 
 
-def test_disk_space_is_reserved(in_file: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_space_is_reserved(
+    in_memory: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
         with pytest.raises(PoolWriteError, match=r"not enough space for the decoded images .*100 free"):
-            in_file()
-    assert list((tmp_path / "cache").iterdir()) == []
-    in_file()
+            in_memory(cache_directory=cache)
+    assert list(cache.iterdir()) == []
+    in_memory(cache_directory=cache)
     file = pixel_file(tmp_path).stat()
     assert file.st_blocks * 512 >= file.st_size
-
-
-def test_a_cache_directory_that_is_a_file(in_memory: OpenStore, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PoolWriteError, match="file"):
         in_memory(cache_directory=tmp_path / "file")
