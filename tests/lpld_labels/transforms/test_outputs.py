@@ -10,6 +10,7 @@ import pytest
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError, StagingMismatchError
+from lpld_labels.exec.local import LocalExecutor
 from lpld_labels.io.locks import locked_directory
 from lpld_labels.pool.unfinished import partial_directory
 from lpld_labels.transforms.copy import merge_pools
@@ -57,15 +58,10 @@ def test_a_pool_is_replaced_only_when_asked(tmp_path: Path, pool: PoolReader) ->
     with pytest.raises(InvalidArgumentError):
         encode_pool(pool, out, EncodeSettings(codec="topk:11"), overwrite=True)
     assert PoolReader(out).manifest == first
-    second = prune_pool(pool, out, QUARTER, overwrite=True)
-    assert second.counts.batches == 2
+    assert prune_pool(pool, out, QUARTER, overwrite=True).counts.batches == 2
     prune_pool(pool, tmp_path / "fresh", QUARTER)
     assert tree(out) == tree(tmp_path / "fresh")
-
-
-def test_files_of_others_beside_a_pool_are_never_deleted(tmp_path: Path, pool: PoolReader) -> None:
-    out = tmp_path / "out"
-    prune_pool(pool, out, HALF)
+    # Files of others beside a pool are never deleted.
     file = out / "notes.txt"
     file.write_text("mine")
     with pytest.raises(PoolConflictError, match=r"notes\.txt"):
@@ -148,8 +144,10 @@ def test_resumes_to_the_same_bytes(tmp_path: Path, labels: PoolReader, make: Mak
         make(labels, out, progress=interrupt_at(-1))
     assert not out.exists()
     done: list[int] = []
-    make(labels, out, progress=lambda count, total: done.append(count))
+    several = {"executor": LocalExecutor(2)} if make in (encode, plan) else {}
+    make(labels, out, progress=lambda count, total: done.append(count), **several)
     assert min(done) >= 2, "finished shards are not written again"
+    assert done[-1] == 12
     assert reused == [f"{out}: resumes, 10 of 12 batches reused"]
     assert tree(out) == tree(tmp_path / "whole")
     assert not partial_directory(out).exists()

@@ -62,8 +62,17 @@ def test_there_and_back(pool: Path, bucket: str, tmp_path: Path, http: FileServe
         copy_pool(pool, f"{http.url}/new")
 
 
-def test_only_missing_files_are_sent(pool: Path, address: str, s3_proxy: Proxy, tmp_path: Path) -> None:
-    copy_pool(pool, address)
+def test_a_failed_upload_resumes_and_only_missing_files_are_sent(
+    pool: Path, address: str, s3_proxy: Proxy, tmp_path: Path
+) -> None:
+    s3_proxy.behave(Rule(harm="fail", method="PUT"))
+    with pytest.raises(StoreError, match="tried 6 times"):
+        copy_pool(pool, address)
+    with pytest.raises(NotAPoolError):
+        PoolReader(address)
+    s3_proxy.behave()
+    assert copy_pool(pool, address).files > 0
+    assert content(address) == content(pool)
     gone = [MANIFEST_FILE, f"labels/{min((pool / 'labels').iterdir()).name}"]
     RemoteStore(address).delete(gone)
     s3_proxy.behave()
@@ -73,17 +82,6 @@ def test_only_missing_files_are_sent(pool: Path, address: str, s3_proxy: Proxy, 
     copy_pool(address, tmp_path / "here")
     (tmp_path / "here" / MANIFEST_FILE).unlink()
     assert copy_pool(address, tmp_path / "there").files > 1
-
-
-def test_a_failed_upload_is_no_pool_and_resumes(pool: Path, address: str, s3_proxy: Proxy) -> None:
-    s3_proxy.behave(Rule(harm="fail", method="PUT"))
-    with pytest.raises(StoreError, match="tried 6 times"):
-        copy_pool(pool, address)
-    with pytest.raises(NotAPoolError):
-        PoolReader(address)
-    s3_proxy.behave()
-    assert copy_pool(pool, address).files > 0
-    assert content(address) == content(pool)
 
 
 def test_a_pool_is_not_replaced_unless_asked(pool: Path, other: Path, address: str, bucket: str) -> None:
