@@ -12,6 +12,7 @@ import torch
 
 from lpld_labels import PoolReader, Teacher
 from lpld_labels.errors import (
+    InvalidArgumentError,
     LabelSourceError,
     ManifestError,
     PoolConflictError,
@@ -365,4 +366,6 @@ def test_what_is_no_export_is_not_replaced(tmp_path: Path, make_pool: Make) -> N
             export_pool(pool, tmp_path / "backup.tar", label_format="lpld", overwrite=True)
         with pytest.raises(PoolWriteError):
             export_pool(pool, tmp_path / "backup.tar" / "below", label_format="lpld")
+        with pytest.raises(InvalidArgumentError, match="unknown export format"):
+            export_pool(pool, tmp_path / "out", label_format="zip")
     assert {name: tree(tmp_path)[name] for name in before} == before
