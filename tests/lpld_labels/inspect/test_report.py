@@ -101,7 +101,12 @@ def test_what_is_odd_is_said(tmp_path: Path) -> None:
     text = warned(write_pool(tmp_path / "a", constant, images=images))
     assert f"Images never seen as themselves: {60 - len(seen)} of 60" in text
     assert "Constant labels, the same value for every class: 8 of 32 looked at" in text
-    missing = [replace(batch, images=np.zeros(8, np.int32), crops=_whole(8)) for batch in batches]
+    missing = [
+        replace(
+            batch, images=np.zeros(8, np.int32), crops=np.tile(np.array([0, 0, 48, 48], np.int32), (8, 1))
+        )
+        for batch in batches
+    ]
     text = warned(write_pool(tmp_path / "b", missing, images=images))
     said = "Classes missing, with images but not one view: 9 (class0001, class0002, class0003 and 6 more)"
     assert said in text
@@ -112,10 +117,6 @@ def test_what_is_odd_is_said(tmp_path: Path) -> None:
         write_pool(tmp_path / "d", unmixed, images=images)
     )
     assert "no label batch" in warned(write_pool(tmp_path / "e", []))
-
-
-def _whole(rows: int) -> Any:
-    return np.tile(np.array([0, 0, 48, 48], np.int32), (rows, 1))
 
 
 def test_labels_in_another_class_order_are_noticed(tmp_path: Path) -> None:

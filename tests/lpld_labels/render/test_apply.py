@@ -1,7 +1,7 @@
 """Applying views, against a second implementation in plain NumPy, one view and one step at a time."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -33,13 +33,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ImageStore:
 def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageStore:
     root = photo_folder(tmp_path_factory.mktemp("photos"), side=224, count=48)
     return ImageStore(FolderImages(root, scan_image_folder(root)))
-
-
-@pytest.fixture
-def _threads_restored() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def draw(settings: Augmentation, store: ImageStore, batch_size: int = 12, epoch: int = 0) -> ViewBatch:
@@ -90,13 +83,12 @@ def test_pil_gives_the_values_of_torchvision(photos: ImageStore) -> None:
         assert float((ours[slot] - theirs).abs().max()) < 2e-6
 
 
-@pytest.mark.usefixtures("_threads_restored")
 @pytest.mark.parametrize("feature", ["everything", "mixup"])
 def test_values_do_not_depend_on_threads(photos: ImageStore, feature: str) -> None:
     settings = augmentation("torch", (67, 91), **FEATURES[feature])
     views = draw(settings, photos, batch_size=31)
-    results = []
-    for threads in (1, 2, 3):
+    results, before = [], torch.get_num_threads()
+    for threads in (1, 2, 3, before):
         torch.set_num_threads(threads)
         pixels = apply_views(views, photos, settings)
         results.append((pixels, normalise(pixels, MEAN, STD)))
