@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from subprocess import CompletedProcess
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -215,3 +219,16 @@ def prune_pool(
 ) -> Manifest:
     plan = plan_prune(pool, settings, progress=progress)
     return write_pruned(plan, out, overwrite=overwrite, progress=progress)
+
+
+def flip_bit(path: Path, place: int, bit: int = 0) -> None:
+    """Flip a bit of a file. A negative place counts from the end."""
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def run_python(program: str, *words: object, check: bool = True, **how: Any) -> CompletedProcess[str]:
+    """Run a program in a process of its own."""
+    command = [sys.executable, "-c", dedent(program), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=check, **how)

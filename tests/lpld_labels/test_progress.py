@@ -1,18 +1,15 @@
-"""Progress of the verbs: to a function, to a terminal; a notebook is in tests/examples."""
-
-from __future__ import annotations
-
 import pytest
 
 from lpld_labels.progress import Progress, progress_of
 
 
-def test_a_function_is_called() -> None:
+def test_a_function_is_called_and_progress_kept() -> None:
     calls: list[tuple[int, int]] = []
     with progress_of(lambda done, total: calls.append((done, total))).stage("work") as progress:
         progress(1, 2)
         progress.note("loss 1")
     assert calls == [(1, 2)]
+    assert progress_of(found := Progress()) is found
 
 
 @pytest.mark.parametrize("nothing", [None, False])
@@ -33,8 +30,3 @@ def test_a_bar_for_each_stage(capfd: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in err.splitlines() if line.strip()] == ["reading", "labelling"]
     assert "3/3" in err
     assert "loss 1.5" in err
-
-
-def test_what_reports_already_is_kept() -> None:
-    progress = Progress()
-    assert progress_of(progress) is progress

@@ -1,11 +1,5 @@
-"""The verbs: every keyword is in help, typed, and does what the command line does."""
-
-from __future__ import annotations
-
 import inspect
 import re
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,7 +10,7 @@ from mypy import api as mypy
 import lpld_labels as lpld
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError, UsageError
 from lpld_labels.settings import setting_fields
-from tests.factories import make_batches, write_pool
+from tests.factories import make_batches, run_python, write_pool
 from tests.lpld_core.image_folders import write_images
 from tests.lpld_labels import user_program
 
@@ -106,30 +100,25 @@ def test_wrong_arguments_are_found_by_mypy(tmp_path: Path, project: Path) -> Non
     assert [int(line) for line in re.findall(r"wrong\.py:(\d): error", out)] == [2, 3, 4]
 
 
-def test_progress_is_reported(pool: Path, tmp_path: Path) -> None:
+def test_prune_to_a_budget_with_progress(pool: Path, tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
-    lpld.prune(pool, tmp_path / "out", ratio=2, progress=lambda done, total: calls.append((done, total)))
-    assert calls[-1] == (6, 6)
-
-
-def test_prune_by_a_budget_in_words(pool: Path, tmp_path: Path) -> None:
-    result = lpld.prune(pool, tmp_path / "out", budget="80%")
+    result = lpld.prune(pool, tmp_path / "out", budget="80%", progress=lambda *counts: calls.append(counts))
     assert result.manifest is not None
+    assert calls[-1] == (result.manifest.counts.batches,) * 2
     assert result.bytes["kept"] <= 0.8 * result.bytes["pool"]
     assert lpld.prune(pool, tmp_path / "no", ratio=3, dry_run=True).manifest is None
     assert not (tmp_path / "no").exists()
 
 
-def test_plan_applied(pool: Path, tmp_path: Path) -> None:
+def test_plan_applied_and_compared(pool: Path, tmp_path: Path) -> None:
     result = lpld.plan(pool, budget="0.8x", codecs=("int8", "f16"), apply=tmp_path / "out")
     assert result.applied is not None
     assert lpld.summary(tmp_path / "out").manifest.content_digest == result.applied["content_digest"]
-
-
-def test_several_pools_are_compared(pool: Path, tmp_path: Path) -> None:
-    lpld.prune(pool, tmp_path / "half", ratio=2)
-    compared = lpld.report([pool, tmp_path / "half"])
-    assert "pool" in repr(compared)
+    assert "pool" in repr(lpld.report([pool, tmp_path / "out"]))
+    with pytest.raises(UsageError, match="--images"):
+        lpld.plan(pool, budget="1x-images")
+    with pytest.raises(LabelPoolError, match="not a label pool"):
+        lpld.summary(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -146,22 +135,10 @@ def test_several_pools_are_compared(pool: Path, tmp_path: Path) -> None:
         ("copy", {"unpack": True}, "does not contain its images"),
     ],
 )
-def test_bad_arguments(
-    pool: Path, tmp_path: Path, name: str, arguments: dict[str, Any], problem: str
-) -> None:
+def test_bad_values(pool: Path, tmp_path: Path, name: str, arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidArgumentError, match=problem):
         getattr(lpld, name)(pool, tmp_path / "out", **arguments)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_budget_in_images_needs_them(pool: Path) -> None:
-    with pytest.raises(UsageError, match="--images"):
-        lpld.plan(pool, budget="1x-images")
-
-
-def test_no_pool(tmp_path: Path) -> None:
-    with pytest.raises(LabelPoolError, match="not a label pool"):
-        lpld.summary(tmp_path)
 
 
 WITHOUT_TORCH = """
@@ -177,32 +154,19 @@ except lpld.LabelPoolError as error:
 
 @pytest.mark.parametrize("name", sorted(NEED_TORCH))
 def test_a_missing_extra_is_named(name: str, tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH % (name, NEED_TORCH[name])],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
+    ended = run_python(WITHOUT_TORCH % (name, NEED_TORCH[name]), cwd=tmp_path)
     assert ended.stdout == "this needs torch, which is not installed; pip install 'lpld-labels[torch]'\n"
 
 
 def test_the_front_door_imports_neither_torch_nor_numpy() -> None:
     heavy = {"torch", "numpy", "pyarrow", "rich", "click"}
     code = f"import sys, lpld_labels; print(*sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "\n"
+    assert run_python(code).stdout == "\n"
+    looked = f"import sys, lpld_labels as l; [getattr(l, n) for n in {VERBS}]; print('torch' in sys.modules)"
+    assert run_python(looked).stdout == "False\n"
 
 
 @pytest.mark.timing
 def test_the_front_door_opens_at_once() -> None:
     code = "import time; t = time.perf_counter(); import lpld_labels; print(time.perf_counter() - t)"
-    words = [sys.executable, "-c", code]
-    runs = [subprocess.run(words, capture_output=True, text=True, check=True).stdout for _ in range(3)]
-    assert min(map(float, runs)) < 0.15
-
-
-def test_every_verb_may_be_looked_at_without_torch() -> None:
-    code = f"import sys, lpld_labels as l; [getattr(l, n) for n in {VERBS}]; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    assert min(float(run_python(code).stdout) for _ in range(3)) < 0.15

@@ -1,7 +1,5 @@
 """A user's program that calls every verb. test_verbs.py runs it, and mypy checks it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""int8, int6 and int4: bit layout and error bounds."""
-
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pytest

@@ -1,7 +1,5 @@
 """A codec registered in one place works in every command."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""The measure of what a codec keeps."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -53,13 +49,10 @@ def test_shifted_uniform_and_misleading_labels() -> None:
     assert all(kept < 0 for kept in measured(true, -true).kept.values())
 
 
-def test_labels_that_say_nothing_lose_nothing() -> None:
+def test_uniform_labels_and_ties_lose_nothing() -> None:
     blank = np.zeros((4, 5), np.float16)
     assert set(measured(blank, blank).kept.values()) == {1.0}
     assert FidelityMeter().result().rows == 0
-
-
-def test_ties_count_as_agreement() -> None:
     true, decoded = np.array([[2, 2, 0], [1, 0, 0]]), np.array([[1, 2, 0], [0, 1, 0]])
     assert measured(true.astype(np.float16), decoded.astype(np.float32)).top1 == 0.5
 
@@ -77,14 +70,11 @@ def test_zero_probabilities_count_as_nothing() -> None:
         assert kept == pytest.approx(1 - (p * np.log(p / q)).sum() / known, abs=1e-6)
 
 
-def test_a_class_lost_to_rounding_costs_much_but_not_everything() -> None:
+def test_lost_zeros_and_classes_cost_much_at_high_temperatures() -> None:
     true = np.array([[0.9, 0.1 - 1e-9, 1e-9]], np.float32)
     kept = measured(true, true.astype(np.float16), label_kind="probabilities", temperatures=(1, 20)).kept
     assert kept[1] == pytest.approx(1, abs=1e-3)
     assert -10 < kept[20] < 0.99
-
-
-def test_a_codec_without_zeros_keeps_little_at_high_temperatures() -> None:
     true = np.eye(8, 100, dtype=np.float32)
     decoded = softmax(as_finite_logits(true, "probabilities"))
     kept = measured(true, decoded, label_kind="probabilities").kept

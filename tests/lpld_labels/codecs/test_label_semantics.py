@@ -1,7 +1,3 @@
-"""The meaning of a stored label, in NumPy and in torch."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -31,6 +27,9 @@ SPARSE = np.array([[0.9, 0.1, *[0] * 998]], np.float32)
 def test_softened_logits_are_torchs_softmax_bit_for_bit(temperature: float) -> None:
     logits = torch.from_numpy(make_logits(16, 100, dtype=np.float32))
     assert torch.equal(softened(logits, "logits", temperature), torch.softmax(logits / temperature, dim=1))
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InvalidArgumentError, match="temperature"):
+            softened(SPARSE, "probabilities", wrong)
 
 
 @settings(deadline=None, max_examples=60)
@@ -65,12 +64,6 @@ def test_a_probability_of_zero_has_no_mass_at_any_temperature(labels: Any) -> No
         assert not soft[0, 2:].any()
     assert np.isneginf(np.asarray(as_logits(labels, "probabilities"))[0, 2:]).all()
     assert np.asarray(as_finite_logits(labels, "probabilities"))[0, 2] == pytest.approx(np.log(SMALLEST))
-
-
-@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
-def test_bad_temperatures_are_refused(temperature: float) -> None:
-    with pytest.raises(InvalidArgumentError, match="temperature"):
-        softened(SPARSE, "probabilities", temperature)
 
 
 def test_an_unknown_normalisation_is_refused_and_not_guessed() -> None:

@@ -1,7 +1,3 @@
-"""Bands of integers with one entropy table each: packing, widths, damage."""
-
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

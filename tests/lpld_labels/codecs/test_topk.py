@@ -1,7 +1,3 @@
-"""Top-k labels: what is kept, what the rest becomes, and imported entries."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -13,7 +9,7 @@ from hypothesis import strategies as st
 
 from lpld_labels.codecs import codec_named
 from lpld_labels.codecs.label_semantics import softmax
-from lpld_labels.codecs.topk import NO_MASS, SparseLabels, TopKCodec
+from lpld_labels.codecs.topk import NO_MASS, TopKCodec
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
 from tests.label_factory import make_logits, make_probabilities
 
@@ -26,9 +22,7 @@ from tests.label_factory import make_logits, make_probabilities
     seed=st.integers(0, 99),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_largest_come_back_and_the_rest_is_level(
-    rows: int, classes: int, share: float, bits: int, seed: int
-) -> None:
+def test_largest_kept_and_rest_level(rows: int, classes: int, share: float, bits: int, seed: int) -> None:
     k = 1 + int(share * (classes - 1))
     codec = TopKCodec(k=k, value_bits=bits)
     labels = make_logits(rows, classes, seed=seed)
@@ -51,10 +45,17 @@ def test_the_largest_come_back_and_the_rest_is_level(
             assert np.unique(decoded[row][missing[row]]).tolist() == [sparse.tail[row]]
 
 
-def test_equal_values_keep_the_lower_class() -> None:
+def test_equal_values_keep_the_lower_class_and_order_is_cheap() -> None:
     codec = TopKCodec(k=2)
     payload = codec.encode(np.array([[1, 2, 2, 2, 0]], np.float16)).payload
     assert codec.sparse(payload, rows=1, classes=5).indices.tolist() == [[1, 2]]
+    codec = TopKCodec(k=50)
+    payload = codec.encode(np.random.default_rng(0).normal(0, 2, (128, 1000)).astype(np.float16)).payload
+    # 16-bit indices would take 100 bytes a row; which 50 of 1000 is 35 bytes of information.
+    assert len(payload["gaps"][0].as_buffer()) / 128 < 40
+    sparse = codec.sparse(payload, rows=128, classes=1000)
+    again = codec.encode_sparse(sparse.values, sparse.indices, sparse.tail, classes=1000)
+    assert not again.payload["order"][0].is_valid
 
 
 def test_the_tail_holds_its_mass_at_temperature_one() -> None:
@@ -70,50 +71,26 @@ def test_the_tail_holds_its_mass_at_temperature_one() -> None:
     np.testing.assert_allclose(codec.decode(payload, rows=8, classes=50).sum(axis=1), 1, atol=1e-3)
 
 
-def imported() -> SparseLabels:
+def test_imported_entries_come_back_in_their_order() -> None:
     """Entries as torch.topk leaves them: by falling float32 value, then rounded, so that ties stay."""
     labels = np.random.default_rng(0).normal(0, 2, (6, 1000)).astype(np.float32)
-    order = np.argsort(-labels, axis=1)[:, :50]
-    values = np.round(np.take_along_axis(labels, order, axis=1), 1).astype(np.float16)
-    return SparseLabels(values, order.astype(np.int32), None)
-
-
-def test_imported_entries_come_back_in_their_order() -> None:
-    codec = TopKCodec(k=50)
-    entries = imported()
-    encoded = codec.encode_sparse(entries.values, entries.indices, None, classes=1000)
-    assert encoded.payload["order"][0].is_valid, "rounded values tie, so sorting alone is not enough"
-    found = codec.sparse(encoded.payload, rows=6, classes=1000)
-    np.testing.assert_array_equal(found.values, entries.values)
-    np.testing.assert_array_equal(found.indices, entries.indices)
-    assert found.tail is None
-    shuffled = codec.encode_sparse(entries.values[:, ::-1], entries.indices[:, ::-1], None, classes=1000)
-    found = codec.sparse(shuffled.payload, rows=6, classes=1000)
-    np.testing.assert_array_equal(found.indices, entries.indices[:, ::-1])
-    # The order is no part of the label.
-    assert [bytes(p) for p in shuffled.canonical] == [bytes(p) for p in encoded.canonical]
-
-
-def test_without_a_tail_missing_classes_have_no_mass() -> None:
-    codec = TopKCodec(k=50)
-    entries = imported()
-    payload = codec.encode_sparse(entries.values, entries.indices, None, classes=1000).payload
-    decoded = codec.decode(payload, rows=6, classes=1000, dtype=np.float16)
+    indices = np.argsort(-labels, axis=1)[:, :50].astype(np.int32)
+    values = np.round(np.take_along_axis(labels, indices, axis=1), 1).astype(np.float16)
+    codec, canonical = TopKCodec(k=50), []
+    for step in (1, -1):
+        encoded = codec.encode_sparse(values[:, ::step], indices[:, ::step], None, classes=1000)
+        assert encoded.payload["order"][0].is_valid, "rounded values tie, so sorting alone is not enough"
+        found = codec.sparse(encoded.payload, rows=6, classes=1000)
+        np.testing.assert_array_equal(found.values, values[:, ::step])
+        np.testing.assert_array_equal(found.indices, indices[:, ::step])
+        assert found.tail is None
+        canonical.append([bytes(part) for part in encoded.canonical])
+    assert canonical[0] == canonical[1], "the order is no part of the label"
+    # Without a tail, missing classes have no mass.
+    decoded = codec.decode(encoded.payload, rows=6, classes=1000, dtype=np.float16)
     assert (decoded == np.float16(NO_MASS["logits"])).sum() == 6 * 950
-    mass = np.take_along_axis(
-        softmax(decoded.astype(np.float32) / np.float32(20)), entries.indices, axis=1
-    ).sum(axis=1)
-    np.testing.assert_allclose(mass, 1, rtol=1e-6)
-
-
-def test_indices_and_the_usual_order_are_cheap() -> None:
-    codec = TopKCodec(k=50)
-    payload = codec.encode(np.random.default_rng(0).normal(0, 2, (128, 1000)).astype(np.float16)).payload
-    # 16-bit indices would take 100 bytes a row; which 50 of 1000 is 35 bytes of information.
-    assert len(payload["gaps"][0].as_buffer()) / 128 < 40
-    sparse = codec.sparse(payload, rows=128, classes=1000)
-    again = codec.encode_sparse(sparse.values, sparse.indices, sparse.tail, classes=1000)
-    assert not again.payload["order"][0].is_valid
+    mass = np.take_along_axis(softmax(decoded.astype(np.float32) / np.float32(20)), indices, axis=1)
+    np.testing.assert_allclose(mass.sum(axis=1), 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("spelling", ["topk", "topk:0", "topk:x", "topk:5:7", "topk:5:16:1", "top"])

@@ -1,7 +1,3 @@
-"""Work in several processes: every task is done once, and no death leaves anybody waiting."""
-
-from __future__ import annotations
-
 import dataclasses
 import functools
 import multiprocessing
@@ -21,10 +17,6 @@ import pytest
 from lpld_labels.errors import InvalidArgumentError, WorkerDiedError
 from lpld_labels.exec.job import Job, Steps, TaskCounts
 from lpld_labels.exec.local import LocalExecutor
-
-
-def start(folder: Path, ballast: bytes, number: int) -> Noter:
-    return Noter(folder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +48,10 @@ class Noter:
         return task
 
 
+def start(folder: Path, ballast: bytes, number: int) -> Noter:
+    return Noter(folder)
+
+
 def job(folder: Path, tasks: Iterable[int], ballast: int = 0) -> Job[int]:
     return Job(
         start=functools.partial(start, folder, bytes(ballast)),
@@ -80,8 +76,6 @@ def test_every_task_is_done_once(tmp_path: Path, jobs: int) -> None:
 
 
 class Watcher:
-    """Progress that keeps every report."""
-
     def __init__(self) -> None:
         self.units: list[tuple[int, int]] = []
         self.counts: list[TaskCounts] = []
@@ -102,9 +96,7 @@ class Watcher:
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_a_task_that_fails_stops_the_others_gently(
-    tmp_path: Path, last: int, error: type[Exception], message: str
-) -> None:
+def test_a_failed_task_stops_others(tmp_path: Path, last: int, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         LocalExecutor(2).run(job(tmp_path, [1, -3, last]))
     assert (tmp_path / "stopped").exists()

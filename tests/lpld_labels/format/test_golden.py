@@ -5,8 +5,6 @@ again; NAME.json beside them holds what they contain. A change that breaks these
 users' pools: raise the format version instead.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

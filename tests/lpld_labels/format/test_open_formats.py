@@ -1,7 +1,5 @@
 """DuckDB and Polars answer questions straight from the Parquet files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ TOP_LOGIT = "SELECT epoch, avg(list_max(labels)) FROM '{}/labels/*.parquet' GROU
 
 
 def answer(query: str, pool: Path) -> list[tuple[Any, ...]]:
-    """Ask DuckDB."""
     relation = duckdb.sql(query.format(pool))
     assert relation is not None
     rows: list[tuple[Any, ...]] = relation.fetchall()

@@ -1,7 +1,5 @@
 """The numbers of the streams decide images and orders, so they never change."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pools that a reader must refuse: each at its stage at the latest, with an error that names a file."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""SPEC.md and the code say the same."""
-
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -31,7 +27,6 @@ SPEC = (Path(schema.__file__).parents[1] / "SPEC.md").read_text()
 
 
 def section(title: str) -> str:
-    """Return the text of a section."""
     found = re.search(rf"^##+ {re.escape(title)}$(.*?)(?=^##+ |\Z)", SPEC, re.DOTALL | re.MULTILINE)
     assert found, f"SPEC.md has no section '{title}'"
     return found.group(1)
@@ -142,7 +137,6 @@ def test_every_limit_is_specified() -> None:
 
 
 def _number(text: str) -> int:
-    """Return the number that a limit is written as."""
     if text.endswith("MiB"):
         return int(text[:-4]) << 20
     plain = re.sub(r"[,+) x]", "", text)

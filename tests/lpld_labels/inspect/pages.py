@@ -1,7 +1,5 @@
 """Pools with pictures for page tests, and a strict look at HTML."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path

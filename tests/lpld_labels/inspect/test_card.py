@@ -1,11 +1,7 @@
 """The hub's own library finds what a card promises, and no name in a pool can mislead its reader."""
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,7 @@ from lpld_labels.format.manifest import LineageStep
 from lpld_labels.inspect.card import card_text, class_folders
 from lpld_labels.render.images import find_images
 from lpld_labels.transforms.copy import merge_pools
-from tests.factories import make_batches, make_header, make_images
+from tests.factories import make_batches, make_header, make_images, run_python
 from tests.lpld_labels.loader.loader_pools import build, write_images
 
 SHOW = """
@@ -42,13 +38,7 @@ print(json.dumps(found, default=repr))
 def shown(pool: Path, home: Path, *names: str) -> dict[str, Any]:
     """Load configurations with Hugging Face's `datasets`, without a network and with a home of its own."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    ended = subprocess.run(
-        [sys.executable, "-c", SHOW, str(pool), *names],
-        env={**os.environ, "HF_HOME": str(home), **offline},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = run_python(SHOW, pool, *names, check=False, env={**os.environ, "HF_HOME": str(home), **offline})
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return found

@@ -1,21 +1,15 @@
-"""Damage of every kind is found and named. Of a manifest, what changes pixels or labels is noticed."""
-
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import LabelPoolError, PoolCorruptError
 from lpld_labels.inspect.check import check_pool
-from tests.factories import make_batches, write_pool
+from tests.factories import edit_manifest, make_batches, write_pool
 from tests.golden.crafting.crafted import Crafted
 from tests.golden.crafting.payload_cases import place_groups
 
@@ -60,18 +54,14 @@ def changed(tmp_path: Path, name: str, place: tuple[str | int, ...], value: obje
         ("f16-drawn", ("augmentation", "flip_probability"), 0.25),
     ],
 )
-def test_what_readers_would_give_otherwise_is_noticed(
-    tmp_path: Path, name: str, place: tuple[str | int, ...], value: object
-) -> None:
+def test_changes_are_noticed(tmp_path: Path, name: str, place: tuple[str | int, ...], value: object) -> None:
     assert not whole(changed(tmp_path, name, place, value))
 
 
 @pytest.mark.parametrize(
     ("place", "value"), [(("seed",), 1), (("augmentation", "crop_scale", 0), 0.5), (("created_by",), "me")]
 )
-def test_where_stored_views_came_from_is_a_description(
-    tmp_path: Path, place: tuple[str | int, ...], value: object
-) -> None:
+def test_description_may_change(tmp_path: Path, place: tuple[str | int, ...], value: object) -> None:
     # SPEC.md: the views themselves say what was drawn, and nobody may refuse a pool because the two differ.
     assert whole(changed(tmp_path, "f16", place, value))
 
@@ -95,49 +85,36 @@ def test_every_damaged_file_is_named(pool: Path, name: str, damage: str) -> None
     assert any(file.name in p.file and damage in p.message for p in check_pool(pool).problems)
 
 
-def forge(path: Path, role: str, change: Callable[[pa.Table], pa.Table]) -> None:
+def forge(path: Path, role: str, column: str, row: int, value: Any) -> None:
     """Change a file and make manifest and index agree with it, as a buggy writer would."""
     crafted = Crafted(path)
-    crafted.put(role, change(crafted.table(role)))
+    crafted.change(role, column, lambda values: values.__setitem__(row, value))
     if role == "labels":
         place_groups(crafted)
     crafted.save(path)
 
 
-def halves(count: int, value: float) -> list[np.float16]:
-    """Return numbers as every version of Arrow takes them for float16."""
-    return [np.float16(value)] * count
-
-
-def cell(column: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
-    def change(table: pa.Table) -> pa.Table:
-        place = table.schema.get_field_index(column)
-        field, values = table.schema.field(place), table[column].to_pylist()
-        values[row] = value(values[row]) if callable(value) else value
-        return table.set_column(place, field, pa.array(values, field.type))
-
-    return change
+HALVES = [np.float16(1)] * 20
+"""As every version of Arrow takes numbers for float16."""
 
 
 @pytest.mark.parametrize(
-    ("folder", "change", "words"),
+    ("folder", "column", "row", "value", "words"),
     [
-        ("views", cell("image", 5, 5000), "image"),
-        ("views", cell("crop_top", 5, 47), "outside its image"),
-        ("views", cell("slot", 5, 4), "disagrees with the batch index"),
-        ("views", cell("epoch", 40, 2), "disagrees with the batch index"),
-        ("views", cell("mix_slot", 5, 16), "partner"),
-        ("views", cell("mix_strength", 5, 1.5), "mix_strength"),
-        ("views", cell("mix_right", 5, 33), "mix box"),
-        ("labels", cell("labels", 5, halves(20, float("nan"))), "not finite"),
-        ("labels", cell("labels", 5, halves(20, 1.0)), "digest of the batch"),
-        ("labels", cell("labels", 5, halves(19, 1.0)), "number of values"),
+        ("views", "image", 5, 5000, "image"),
+        ("views", "crop_top", 5, 47, "outside its image"),
+        ("views", "slot", 5, 4, "disagrees with the batch index"),
+        ("views", "epoch", 40, 2, "disagrees with the batch index"),
+        ("views", "mix_slot", 5, 16, "partner"),
+        ("views", "mix_strength", 5, 1.5, "mix_strength"),
+        ("views", "mix_right", 5, 33, "mix box"),
+        ("labels", "labels", 5, [np.float16("nan")] * 20, "not finite"),
+        ("labels", "labels", 5, HALVES, "digest of the batch"),
+        ("labels", "labels", 5, HALVES[1:], "number of values"),
     ],
 )
-def test_rows_that_cannot_be_right_are_found(
-    pool: Path, folder: str, change: Callable[[pa.Table], pa.Table], words: str
-) -> None:
-    forge(pool, folder, change)
+def test_impossible_rows(pool: Path, folder: str, column: str, row: int, value: Any, words: str) -> None:
+    forge(pool, folder, column, row, value)
     found = check_pool(pool).problems
     assert found
     assert all(p.file.startswith(folder) for p in found), "a file to restore has to be the right one"
@@ -145,7 +122,9 @@ def test_rows_that_cannot_be_right_are_found(
 
 
 def test_flips_that_changed_are_found(pool: Path) -> None:
-    forge(pool, "views", cell("flip", 5, lambda flip: not flip))
+    with PoolReader(pool) as reader:
+        flipped = not reader.views_at(0).flips[5]
+    forge(pool, "views", "flip", 5, flipped)
     assert any("differ from those that were labelled" in p.message for p in check_pool(pool).problems)
     # Row 5 is of the first batch, which cannot be read, every time; other batches are as they were.
     with PoolReader(pool) as reader:
@@ -158,12 +137,9 @@ def test_flips_that_changed_are_found(pool: Path) -> None:
 def test_files_left_over_and_a_lying_manifest_are_reported(pool: Path) -> None:
     (pool / "views" / "stray.parquet").write_bytes(b"x")
     assert [p.file for p in check_pool(pool).problems] == ["views/stray.parquet"]
-    document = json.loads((pool / "pool.json").read_text())
-    document["content_digest"] = "0" * 64
-    (pool / "pool.json").write_text(json.dumps(document))
+    edit_manifest(pool, content_digest="0" * 64)
     assert any("content_digest" in p.message for p in check_pool(pool).problems)
-    document["counts"]["rows"] = 999
-    (pool / "pool.json").write_text(json.dumps(document))
+    edit_manifest(pool, counts__rows=999)
     with pytest.raises(LabelPoolError, match=r"counts\.rows"):
         check_pool(pool)
 

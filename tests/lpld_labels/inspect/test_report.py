@@ -1,7 +1,3 @@
-"""What a report finds in a pool, and its page for pools of every shape."""
-
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator
@@ -18,13 +14,11 @@ from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
 from lpld_labels.inspect.report import make_report, report_page
 from lpld_labels.inspect.sample import MOST_ROWS, entropy, gather_facts, probabilities, take_sample
-from tests.factories import make_batches, make_header, make_images, write_pool
+from tests.factories import flip_bit, make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.inspect.pages import HOSTILE, picture_folder, read_page
 
 
 class CountingReader(PoolReader):
-    """Notes which batches' labels and views are read."""
-
     labels_read: list[BatchKey]
     views_read: list[BatchKey]
 
@@ -93,7 +87,7 @@ def test_measures_are_those_of_the_labels(tmp_path: Path) -> None:
         assert rows.agreement[row] == (0 if own else 1 if partner else 2)
 
 
-def test_a_probability_of_zero_stays_zero_at_every_temperature() -> None:
+def test_a_probability_of_zero_stays_zero() -> None:
     labels = np.array([[0.9, 0.1, 0.0]], np.float16)
     np.testing.assert_allclose(probabilities(labels, "probabilities", 20.0), [[0.527, 0.473, 0]], atol=1e-3)
     assert entropy(np.array([[1.0, 0.0]]))[0] == 0
@@ -107,7 +101,12 @@ def test_what_is_odd_is_said(tmp_path: Path) -> None:
     text = warned(write_pool(tmp_path / "a", constant, images=images))
     assert f"Images never seen as themselves: {60 - len(seen)} of 60" in text
     assert "Constant labels, the same value for every class: 8 of 32 looked at" in text
-    missing = [replace(batch, images=np.zeros(8, np.int32), crops=_whole(8)) for batch in batches]
+    missing = [
+        replace(
+            batch, images=np.zeros(8, np.int32), crops=np.tile(np.array([0, 0, 48, 48], np.int32), (8, 1))
+        )
+        for batch in batches
+    ]
     text = warned(write_pool(tmp_path / "b", missing, images=images))
     said = "Classes missing, with images but not one view: 9 (class0001, class0002, class0003 and 6 more)"
     assert said in text
@@ -118,10 +117,6 @@ def test_what_is_odd_is_said(tmp_path: Path) -> None:
         write_pool(tmp_path / "d", unmixed, images=images)
     )
     assert "no label batch" in warned(write_pool(tmp_path / "e", []))
-
-
-def _whole(rows: int) -> Any:
-    return np.tile(np.array([0, 0, 48, 48], np.int32), (rows, 1))
 
 
 def test_labels_in_another_class_order_are_noticed(tmp_path: Path) -> None:
@@ -147,9 +142,7 @@ def test_labels_that_are_no_numbers_are_said_and_shown(tmp_path: Path) -> None:
 def test_a_damaged_batch_is_said_and_the_rest_shown(tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", make_batches(1, 2, rows=64, classes=1000), codec="f16:plain").close()
     (path,) = (tmp_path / "pool" / "labels").glob("*.parquet")
-    data = bytearray(path.read_bytes())
-    data[2000] ^= 1
-    path.write_bytes(data)
+    flip_bit(path, 2000)
     with PoolReader(tmp_path / "pool") as pool:
         report = make_report(pool)
     assert any(text.startswith("Batches that cannot be read: 1 (") for text in report.warnings)
@@ -169,9 +162,6 @@ def test_outside_text_everywhere_stays_text(tmp_path: Path) -> None:
         assert list(gather_facts(pool).names[:3]) == [HOSTILE.partition("/")[0]] * 2 + ["class 2"]
         page = read_page(report_page(make_report(pool)))
     assert page.text.count("<script>alert(1)</script>") >= 6
-
-
-# Pools of unusual shapes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,8 @@
 """The report in headless Chromium: what it shows is what the pool holds."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +27,8 @@ SCRIPT_NAME = "<img src=x onerror=alert(1)><script>alert(1)"
 SHOWN = "document.querySelector('.view:not([hidden])')"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    pool: Path
-    images: Path
-    page: Path
-
-
 @pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("report 'quoted' & \"more\"")
     images = root / "images"
     table = picture_folder(
@@ -53,7 +43,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     with PoolReader(root / "pool") as pool:
         report = make_report(pool, images=images)
     save_page(root / "report.html", report_page(report))
-    return Case(pool=root / "pool", images=images, page=root / "report.html")
+    return root
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +53,8 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def opened(chromium: Browser, case: Case) -> Browser:
-    chromium.open(case.page)
+def opened(chromium: Browser, case: Path) -> Browser:
+    chromium.open(case / "report.html")
     return chromium
 
 
@@ -132,8 +122,8 @@ def test_views_are_picked_by_class_image_batch_and_confidence(opened: Browser) -
         assert opened.evaluate(f"Number({SHOWN}.dataset.confidence)") == best
 
 
-def test_bars_are_the_readers_numbers(opened: Browser, case: Case) -> None:
-    with PoolReader(case.pool) as pool:
+def test_bars_are_the_readers_numbers(opened: Browser, case: Path) -> None:
+    with PoolReader(case / "pool") as pool:
         for card in cards(opened):
             labels = pool.read(tuple(card["key"])).labels[card["slot"]].astype(np.float64)
             shares = np.exp(labels - labels.max()) / np.exp(labels - labels.max()).sum()
@@ -146,9 +136,9 @@ def test_bars_are_the_readers_numbers(opened: Browser, case: Case) -> None:
                 assert text == f"{shares[label]:.4f}"
 
 
-def test_views_are_the_loaders_pixels(opened: Browser, case: Case) -> None:
+def test_views_are_the_loaders_pixels(opened: Browser, case: Path) -> None:
     expected = {}
-    loader = pool_loader(case.pool, case.images, sampling="stored", normalise=False)
+    loader = pool_loader(case / "pool", case / "images", sampling="stored", normalise=False)
     for epoch in range(EPOCHS):
         loader.set_epoch(epoch)
         for batch in loader:
@@ -169,7 +159,7 @@ def test_views_are_the_loaders_pixels(opened: Browser, case: Case) -> None:
     assert np.abs(others[0] - others[1]).mean() > 10, "views are so alike that any of them would pass"
 
 
-def test_names_from_outside_show_as_text(opened: Browser, case: Case) -> None:
+def test_names_from_outside_show_as_text(opened: Browser, case: Path) -> None:
     text = opened.evaluate("document.body.textContent")
     options = opened.evaluate(
         "[...document.querySelectorAll('#pick-class option')].map((o) => o.textContent)"
@@ -177,7 +167,7 @@ def test_names_from_outside_show_as_text(opened: Browser, case: Case) -> None:
     assert SCRIPT_NAME in options
     assert SCRIPT_NAME in text
     assert ODD_NAME in text
-    assert str(case.pool) in opened.evaluate("document.querySelector('h1').textContent")
+    assert str(case / "pool") in opened.evaluate("document.querySelector('h1').textContent")
     assert opened.evaluate("document.querySelectorAll('b, img').length") == 0
     assert not [e for e in opened.events if e.get("method") == "Page.javascriptDialogOpening"]
 
@@ -223,9 +213,7 @@ def test_light_dark_phone_and_paper(opened: Browser) -> None:
 
 
 @pytest.mark.parametrize(("batches", "classes"), [(0, 3), (1, 10450)])
-def test_pages_of_unusual_pools_are_quiet(
-    chromium: Browser, tmp_path: Path, batches: int, classes: int
-) -> None:
+def test_unusual_pools_are_quiet(chromium: Browser, tmp_path: Path, batches: int, classes: int) -> None:
     images = make_images(5, 3)
     made = make_batches(1, batches, classes=classes, images=images)
     pool = write_pool(tmp_path / "pool", made, header=make_header(classes), images=images)

@@ -1,11 +1,5 @@
-"""Pools and results in notebooks."""
-
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import pytest
 
 import lpld_labels as lpld
 from lpld_labels.inspect.shown import fact_rows
@@ -57,22 +51,13 @@ def test_a_pool_shows_contents_and_size(tmp_path: Path) -> None:
     assert "int8" in repr(lpld.summary(tmp_path / "pool"))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_pool_shows_views_where_its_images_are_known(tmp_path: Path, packed: bool) -> None:
+def test_a_pool_shows_views_where_its_images_are_known(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "images")
     build(tmp_path / "pool", folder).close()
-    if packed:
-        lpld.copy(tmp_path / "pool", tmp_path / "packed", images=folder)
-        pool = lpld.PoolReader(tmp_path / "packed")
-    else:
-        pool = lpld.PoolReader(tmp_path / "pool", image_folder=folder)
-    with pool:
-        assert pool._repr_html_().count('<img src="data:image/jpeg;base64,') == 8
-
-
-def test_a_pool_without_its_images_says_why(tmp_path: Path) -> None:
-    folder = write_images(tmp_path / "images")
-    build(tmp_path / "pool", folder).close()
+    lpld.copy(tmp_path / "pool", tmp_path / "packed", images=folder)
+    for name, image_folder in (("pool", folder), ("packed", None)):
+        with lpld.PoolReader(tmp_path / name, image_folder=image_folder) as pool:
+            assert pool._repr_html_().count('<img src="data:image/jpeg;base64,') == 8
     with lpld.PoolReader(tmp_path / "pool", image_folder=tmp_path / "elsewhere") as pool:
         page = pool._repr_html_()
     assert "no pictures" in page

@@ -1,7 +1,5 @@
 """Label folders in the layouts of the authors' programs: written here, and the authors' own where at hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Label folders of other programs, written with torch.save as those programs do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +28,6 @@ def write_images(folder: Path, count: int = IMAGES, *, size: int = SIZE, per_cla
 def image_label(
     image: int, rng: np.random.Generator, classes: int = CLASSES
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return a label that every look at the image resembles."""
     own = np.random.default_rng(1000 + image).normal(0, 2, classes)
     return (own + rng.normal(0, 0.5, classes)).astype(np.float32)
 

@@ -4,8 +4,6 @@ Pillow crops, resizes and mirrors each image, values are scaled and normalised, 
 Saved crops are fractions: replaying multiplies them by the size of the image and lets Pillow round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,6 @@ def small_teacher(classes: int, *, mean: Floats, std: Floats, side: int = 32, se
 
 
 def image_files(root: Path) -> list[Path]:
-    """Return the images in the order torchvision's ImageFolder has them."""
     return sorted(path for path in root.rglob("*.png"))
 
 

@@ -1,7 +1,3 @@
-"""Items of a label batch that are not what a program saves."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -41,9 +37,7 @@ BOXES: list[object] = [
         (5, lambda labels: labels.double(), r"\[5\] labels"),
     ],
 )
-def test_a_strange_item_is_an_error_of_its_file(
-    tmp_path: Path, place: int, item: object, message: str
-) -> None:
+def test_strange_item_names_its_file(tmp_path: Path, place: int, item: object, message: str) -> None:
     with pytest.raises(LabelFileError, match=message) as caught:
         read_batch_file(saved_batch(tmp_path / "batch_0.tar", place, item), SRE2L.items)
     assert "batch_0.tar" in str(caught.value)

@@ -1,7 +1,3 @@
-"""Image ids: the order of PyTorch's RandomSampler, and the lists that programs save."""
-
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""Fractions back to the pixels the programs used."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

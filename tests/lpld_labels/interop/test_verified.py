@@ -1,7 +1,5 @@
 """Folders labelled by real small teachers, as the programs do it: imported, their teachers confirm them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,9 +45,7 @@ def verified(pool: Path, images: Path, teachers: list[LoadedTeacher], **options:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_gvbsm_is_confirmed_by_its_teachers(
-    tmp_path: Path, images: Path, teachers: list[LoadedTeacher], rule: str
-) -> None:
+def test_gvbsm_teachers_agree(tmp_path: Path, images: Path, teachers: list[LoadedTeacher], rule: str) -> None:
     source = write_epochs(tmp_path / "labels", epochs=1, ids_in_batch=True, classes=100)
     label_again(source, images, teachers, combine=RULES[rule], side=SIDE)
     # CIFAR-100's branch averages: only the other rule has to be given.
@@ -68,14 +64,28 @@ def test_gvbsm_is_confirmed_by_its_teachers(
 
 
 @pytest.mark.parametrize(
-    ("label_type", "half"),
-    [("marginal_smoothing_k5", False), ("marginal_smoothing_k5", True), ("smoothing", True), ("hard", False)],
+    ("label_type", "half", "temperature"),
+    [
+        ("marginal_smoothing_k5", False, 1),
+        ("marginal_smoothing_k5", True, 1),
+        ("marginal_smoothing_k5", False, 2),
+        ("smoothing", True, 1),
+        ("hard", False, 1),
+    ],
 )
 def test_fkd_is_confirmed_by_its_teacher(
-    tmp_path: Path, images: Path, teachers: list[LoadedTeacher], label_type: str, half: bool
+    tmp_path: Path,
+    images: Path,
+    teachers: list[LoadedTeacher],
+    label_type: str,
+    half: bool,
+    temperature: float,
 ) -> None:
-    write_fkd_labels(tmp_path / "labels", images, teachers[0], label_type=label_type, side=SIDE, half=half)
-    options = ImportOptions(classes=100, batch_size=8, mean=CIFAR.mean, std=CIFAR.std)
+    how: dict[str, Any] = {"label_type": label_type, "half": half, "temperature": temperature}
+    write_fkd_labels(tmp_path / "labels", images, teachers[0], side=SIDE, **how)
+    options = ImportOptions(
+        classes=100, batch_size=8, temperature=temperature, mean=CIFAR.mean, std=CIFAR.std
+    )
     report = import_labels(tmp_path / "labels", tmp_path / "pool", images=images, options=options)
     assert (report.format, report.rows) == ("fkd", 60)
     found = verified(tmp_path / "pool", images, teachers[:1])
@@ -83,22 +93,14 @@ def test_fkd_is_confirmed_by_its_teacher(
     assert found.top1_agreement * found.rows + found.near_ties == found.rows
     other = verified(tmp_path / "pool", images, teachers[1:])
     assert other.rows_above_tolerance > (0.3 if label_type == "hard" else 0.9) * other.rows
-
-
-def test_fkd_knows_its_temperature(tmp_path: Path, images: Path, teachers: list[LoadedTeacher]) -> None:
-    kind = "marginal_smoothing_k5"
-    write_fkd_labels(tmp_path / "labels", images, teachers[0], label_type=kind, side=SIDE, temperature=2)
-    for temperature, agrees in ((2.0, True), (1.0, False)):
-        pool = tmp_path / f"pool{temperature}"
-        options = ImportOptions(classes=100, temperature=temperature, mean=CIFAR.mean, std=CIFAR.std)
-        import_labels(tmp_path / "labels", pool, images=images, options=options)
-        assert verified(pool, images, teachers[:1]).agrees is agrees
+    if temperature > 1:
+        options = replace(options, temperature=1.0)
+        import_labels(tmp_path / "labels", tmp_path / "wrong", images=images, options=options)
+        assert not verified(tmp_path / "wrong", images, teachers[:1]).agrees
 
 
 @pytest.mark.parametrize("codec", ["f16", "int8"])
-def test_probabilities_of_all_classes_are_confirmed(
-    tmp_path: Path, images: Path, teachers: list[LoadedTeacher], codec: str
-) -> None:
+def test_probabilities_agree(tmp_path: Path, images: Path, teachers: list[LoadedTeacher], codec: str) -> None:
     source = write_epochs(tmp_path / "labels", epochs=1, ids_in_batch=True, classes=100)
     label_again(source, images, teachers[:1], side=SIDE)
     import_labels(source, tmp_path / "pool", images=images)

@@ -1,7 +1,3 @@
-"""Pools for tests of storage elsewhere."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 from lpld_labels import PoolReader, PoolWriter
@@ -24,7 +20,6 @@ def small_pool(
 
 
 def put_pool(server: S3Server, bucket: str, folder: Path, name: str = "pools/small") -> str:
-    """Put a local pool into a bucket and return its address."""
     server.put_folder(bucket.removeprefix("s3://"), name, folder)
     return f"{bucket}/{name}"
 

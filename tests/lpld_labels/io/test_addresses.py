@@ -1,8 +1,4 @@
-"""Addresses: what is shown of them, and lasting failures in one line without a secret."""
-
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,34 +29,24 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Res
 
 
 @pytest.mark.usefixtures("s3")
-def test_missing_buckets_and_unknown_kinds_of_addresses(line: Line) -> None:
+def test_missing_buckets_servers_and_unknown_kinds(monkeypatch: pytest.MonkeyPatch, line: Line) -> None:
     assert "bucket does not exist" in line("inspect", "s3://no-such-bucket-anywhere/pool")
     assert "unsupported kind of address" in line("inspect", "nosuch://bucket/pool")
-
-
-@pytest.mark.usefixtures("s3")
-def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch, line: Line) -> None:
     port = free_port()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     assert "cannot be reached" in line("inspect", "s3://bucket/pool")
     assert "cannot be reached" in line("inspect", f"http://user:{SECRET_KEY}@127.0.0.1:{port}/pool")
 
 
-@pytest.fixture
-def strict_s3(monkeypatch: pytest.MonkeyPatch, s3: S3Server) -> Iterator[None]:
-    """Start a server that refuses credentials it does not know."""
+def test_wrong_credentials(line: Line, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of its own refuses credentials it does not know."""
     del s3
     with s3_server() as server:
         server.make_bucket("guarded")
         server.require_credentials()
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        yield
-
-
-@pytest.mark.usefixtures("strict_s3")
-def test_wrong_credentials(line: Line, tmp_path: Path) -> None:
-    assert "access is denied" in line("inspect", "s3://guarded/pool")
-    assert "access is denied" in line("copy", "s3://guarded/pool", tmp_path / "out")
+        assert "access is denied" in line("inspect", "s3://guarded/pool")
+        assert "access is denied" in line("copy", "s3://guarded/pool", tmp_path / "out")
 
 
 @pytest.mark.usefixtures("s3")

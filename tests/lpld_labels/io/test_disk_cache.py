@@ -1,7 +1,3 @@
-"""The cache on disk: bounded, shared, checked, and worth a second read."""
-
-from __future__ import annotations
-
 import contextlib
 import threading
 from pathlib import Path
@@ -11,13 +7,13 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.errors import PoolWriteError
 from lpld_labels.io.disk_cache import DiskCache
+from tests.factories import flip_bit
 from tests.lpld_labels.io.pools import content, small_pool
 from tests.servers.files import FileServer
 from tests.servers.proxy import Proxy
 
 
 def held(cache: DiskCache) -> int:
-    """Return the bytes of all entries."""
     total = 0
     for path in cache.directory.glob("??/*"):
         # A thread that prefetches may evict an entry at any moment.
@@ -33,6 +29,8 @@ def test_the_oldest_entries_go_first(tmp_path: Path) -> None:
         assert held(cache) <= 1000
     assert cache.path("29entry").exists()
     assert not cache.path("00entry").exists()
+    with pytest.raises(PoolWriteError, match="cannot write to the cache"):
+        DiskCache(cache.path("29entry") / "cache").get("name", 0, lambda: [b""])
 
 
 def test_one_caller_makes_an_entry_while_others_wait(tmp_path: Path) -> None:
@@ -55,15 +53,7 @@ def test_one_caller_makes_an_entry_while_others_wait(tmp_path: Path) -> None:
     assert cache.path("name").read_bytes() == b"entry"
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(PoolWriteError, match="cannot write to the cache"):
-        DiskCache(tmp_path / "file" / "cache").get("name", 0, lambda: [b""])
-
-
-def test_the_second_read_costs_nothing_and_damaged_entries_are_fetched_again(
-    http: FileServer, http_proxy: Proxy, tmp_path: Path
-) -> None:
+def test_damaged_entries_are_fetched_again(http: FileServer, http_proxy: Proxy, tmp_path: Path) -> None:
     http.add(small_pool(tmp_path / "pool"), tmp_path.name)
     expected = [labels for _, _, labels in content(tmp_path / "pool")]
     cache = DiskCache(tmp_path / "cache")
@@ -78,7 +68,5 @@ def test_the_second_read_costs_nothing_and_damaged_entries_are_fetched_again(
     assert read() > 1
     assert read() == 1  # the manifest
     for entry in cache.directory.glob("??/*"):
-        data = bytearray(entry.read_bytes())
-        data[len(data) // 2] ^= 0x10
-        entry.write_bytes(data)
+        flip_bit(entry, entry.stat().st_size // 2, bit=4)
     assert read() > 1

@@ -1,7 +1,3 @@
-"""Files and ranges by plain requests."""
-
-from __future__ import annotations
-
 import base64
 import threading
 from collections.abc import Iterator
@@ -25,14 +21,11 @@ DATA = bytes(range(256)) * 1000
 
 
 class Answering(BaseHTTPRequestHandler):
-    """Answers in the way that the path names."""
-
     protocol_version = "HTTP/1.1"
     asked: list[str]
     users: list[str]
 
     def do_GET(self) -> None:
-        """Answer."""
         self.asked.append(self.path)
         self.users += [user.removeprefix("Basic ") for user in self.headers.get_all("Authorization", [])]
         start, stop = (int(place) for place in self.headers["Range"].removeprefix("bytes=").split("-"))
@@ -127,27 +120,22 @@ def test_proxies_of_the_environment_are_used(server: str, monkeypatch: pytest.Mo
     assert HttpFiles(5).read_range(f"{server}/right", 0, 1).to_pybytes() == DATA[:1]
 
 
-def test_ranges_of_s3_are_read_without_its_client(
-    bucket: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+def test_s3_ranges_need_no_client(
+    bucket: str, s3: S3Server, http: FileServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Names of files are quoted, in buckets and on web servers."""
     s3.put(bucket.removeprefix("s3://"), "a folder/ä file", DATA)
     store = RemoteStore(f"{bucket}/a folder")
     client = client_of(store.address, store.scheme, store.timeout)
     monkeypatch.setattr(client.system, "cat_file", None)
-    assert store.read_range("ä file", 3, 70_000).to_pybytes() == DATA[3:70_000]
     assert b"".join(map(memoryview, store.pieces("ä file", len(DATA)))) == DATA
-
-
-def test_names_of_files_are_quoted(http: FileServer, http_proxy: Proxy, tmp_path: Path) -> None:
     (tmp_path / "ä file").write_bytes(DATA)
     http.add(tmp_path, tmp_path.name)
-    store = RemoteStore(f"{http_proxy.url}/{tmp_path.name}")
-    assert store.read_range("ä file", 3, 70_000).to_pybytes() == DATA[3:70_000]
+    for found in (store, RemoteStore(f"{http.url}/{tmp_path.name}")):
+        assert found.read_range("ä file", 3, 70_000).to_pybytes() == DATA[3:70_000]
 
 
-def test_a_refused_signature_is_not_tried_for_ever(
-    bucket: str, s3: S3Server, s3_proxy: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_bad_signatures(bucket: str, s3: S3Server, s3_proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     s3.put(bucket.removeprefix("s3://"), "file", DATA)
     store = RemoteStore(bucket)
     s3_proxy.behave(Rule(harm="deny", match="X-Amz-Signature"))

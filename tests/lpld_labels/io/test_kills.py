@@ -3,8 +3,6 @@
 LPLD_KILL_MOMENTS=20 tries as many moments each way (`make kills`).
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess
@@ -31,7 +29,6 @@ copy_pool(sys.argv[1], sys.argv[2])
 
 
 def killed_copy(source: object, target: object, seconds: float) -> bool:
-    """Start a copy and kill it; return whether it was still at work."""
     words = [sys.executable, "-c", COPY, str(source), str(target)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None

@@ -1,7 +1,3 @@
-"""Prefetching: each byte fetched once, in any order, and no further than a loader needs."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +34,6 @@ def test_blocks_are_made_of_whole_parts() -> None:
     assert file.blocks(10_000).tolist() == [4, 1000]
 
 
-# Readers
-
-
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_pool(tmp_path_factory.mktemp("big"), codec="f16:plain", epochs=16, classes=1000, rows=64)
@@ -56,9 +49,7 @@ ORDER = np.random.default_rng(0).permutation(64).tolist()
 
 
 @pytest.mark.parametrize("limit", [CACHE_BYTES, 2_000_000])
-def test_everything_is_fetched_in_any_order_through_a_bounded_cache(
-    big: Path, over_http: str, http_proxy: Proxy, tmp_path: Path, limit: int
-) -> None:
+def test_cache_is_bounded(big: Path, over_http: str, http_proxy: Proxy, tmp_path: Path, limit: int) -> None:
     local, cache = PoolReader(big), DiskCache(tmp_path / "cache", limit)
     http_proxy.behave(latency=0.05)
     with PoolReader(over_http, cache=cache) as reader:
@@ -81,9 +72,7 @@ def test_a_labels_file_that_disappears_is_reported(over_http: str, http: FileSer
             reader.labels_at(0)
 
 
-def test_the_next_epoch_asks_the_cache_for_nothing(
-    over_http: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_blocks_are_used_again(over_http: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with PoolReader(over_http, cache=DiskCache(tmp_path / "cache")) as reader:
         reader.prefetch(ORDER)
         first = [reader.labels_at(number).tobytes() for number in ORDER]
@@ -100,9 +89,6 @@ def test_the_next_epoch_asks_the_cache_for_nothing(
         reader.prefetch(ORDER)
         assert [reader.labels_at(number).tobytes() for number in ORDER] == first
     assert asked == [], "blocks that are open were looked for again"
-
-
-# Loaders
 
 
 @pytest.fixture(scope="module", params=["f16:plain", "f16"])
@@ -126,9 +112,7 @@ def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_fetches_the_pool_once_and_reads_the_next_epoch_from_its_cache(
-    pool: Path, address: str, s3_proxy: Proxy, tmp_path: Path, workers: int
-) -> None:
+def test_pool_fetched_once(pool: Path, address: str, s3_proxy: Proxy, tmp_path: Path, workers: int) -> None:
     local = label_loader(pool, seed=3)
     expected = [epoch(local), epoch(local)]
     s3_proxy.behave(latency=0.02)
@@ -141,15 +125,18 @@ def test_a_loader_fetches_the_pool_once_and_reads_the_next_epoch_from_its_cache(
     assert s3_proxy.traffic().requests == 0
 
 
-def test_a_reader_that_was_opened_before_keeps_its_cache(
-    address: str, s3_proxy: Proxy, tmp_path: Path
-) -> None:
+def test_an_open_reader_keeps_its_cache_or_gets_one(address: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     with PoolReader(address, cache=DiskCache(tmp_path / "cache")) as reader:
         loader = label_loader(reader)
         epoch(loader)
         s3_proxy.behave()
         epoch(loader)
     assert s3_proxy.traffic().requests == 0
+    # Without a cache, prefetching the endless schedule of a small pool never came to an end.
+    with PoolReader(address) as reader:
+        loader = label_loader(reader, cache_directory=tmp_path / "new")
+        assert len(list(loader)) == len(loader)
+    assert any((tmp_path / "new").rglob("*"))
 
 
 def test_failing_requests_do_not_stop_training(

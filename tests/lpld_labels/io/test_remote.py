@@ -1,10 +1,4 @@
-"""Pools at addresses: the same batches, few requests, no damage from failures, large files in parts."""
-
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,11 +18,14 @@ from lpld_labels.pool.pool_files import PoolFiles
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.copy import copy_pool
 from lpld_labels.transforms.remote_output import send_pool
+from tests.factories import run_python
 from tests.lpld_labels.io.pools import content, put_pool, small_pool
 from tests.servers.files import FileServer
 from tests.servers.proxy import Proxy
 from tests.servers.rules import Harm, Rule
 from tests.servers.s3 import S3Server
+
+Cli = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -54,27 +51,18 @@ def test_batches_are_the_same_everywhere(pool: Path, over_http: str, bucket: str
         memory.rm("/somewhere", recursive=True)
 
 
-def test_inspect_reads_the_manifest_and_nothing_else(
-    pool: Path, bucket: str, s3: S3Server, s3_proxy: Proxy, cli: Callable[..., Result]
+def test_inspect_reads_the_manifest_and_verify_all_once(
+    pool: Path, over_http: str, http_proxy: Proxy, bucket: str, s3: S3Server, s3_proxy: Proxy, cli: Cli
 ) -> None:
-    address = put_pool(s3, bucket, pool)
-    s3_proxy.behave()
-    result = cli("inspect", address, "--json")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["content_digest"] == summarise(pool).manifest.content_digest
-    traffic = s3_proxy.traffic()
-    assert (traffic.requests, traffic.bytes_down) == (1, (pool / "pool.json").stat().st_size)
-
-
-def test_verify_fetches_a_pool_once(
-    pool: Path, over_http: str, http_proxy: Proxy, bucket: str, s3: S3Server, s3_proxy: Proxy
-) -> None:
-    size = pool_bytes(PoolReader(pool).manifest)
+    size, manifest = pool_bytes(PoolReader(pool).manifest), (pool / "pool.json").stat().st_size
     assert check_pool(over_http) == check_pool(pool)
-    manifest = (pool / "pool.json").stat().st_size
     # The reader inside the check reads the manifest again.
     assert http_proxy.traffic().bytes_down == size + manifest
     address = put_pool(s3, bucket, pool)
+    s3_proxy.behave()
+    found = json.loads(cli("inspect", address, "--json").stdout)
+    assert found["content_digest"] == summarise(pool).manifest.content_digest
+    assert (s3_proxy.traffic().requests, s3_proxy.traffic().bytes_down) == (1, manifest)
     s3_proxy.behave()
     assert check_pool(address).whole
     listings = 2 * 20_000
@@ -84,10 +72,10 @@ def test_verify_fetches_a_pool_once(
 def test_verify_names_damaged_and_unknown_files(pool: Path, bucket: str, s3: S3Server) -> None:
     address = put_pool(s3, bucket, pool)
     labels = min((pool / "labels").iterdir())
-    data = bytearray(labels.read_bytes())
-    data[100] ^= 1
+    data = labels.read_bytes()
+    data = data[:100] + bytes([data[100] ^ 1]) + data[101:]
     name = bucket.removeprefix("s3://")
-    s3.put(name, f"pools/small/labels/{labels.name}", bytes(data))
+    s3.put(name, f"pools/small/labels/{labels.name}", data)
     s3.put(name, "pools/small/views/stranger.parquet", b"")
     found = {problem.file for problem in check_pool(address).problems}
     assert found == {f"labels/{labels.name}", "views/stranger.parquet"}
@@ -140,11 +128,7 @@ def test_local_pools_import_no_clients(pool: Path) -> None:
         "kinds = ('fsspec', 's3fs', 'aiohttp', 'botocore', 'http.client')\n"
         "print([name for name in kinds if name in sys.modules])"
     )
-    words = [sys.executable, "-c", program, str(pool)]
-    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-# Large files: sent in parts, fetched in pieces
+    assert run_python(program, pool).stdout == "[]\n"
 
 
 PART = 5 * 1024 * 1024  # S3 takes no smaller one, but for the last.
@@ -201,14 +185,11 @@ def test_a_failed_upload_leaves_what_was_there(store: RemoteStore, s3_proxy: Pro
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pool with a shard of several parts."""
     folder = tmp_path_factory.mktemp("large")
     return small_pool(folder, codec="f16:plain", shards=1, epochs=24, classes=1000, rows=64)
 
 
-def test_pools_of_large_shards_are_copied_there_and_back(
-    large: Path, store: RemoteStore, bucket: str, s3_proxy: Proxy, tmp_path: Path
-) -> None:
+def test_large_shards(large: Path, store: RemoteStore, bucket: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     # A killed copy's upload is aborted once the pool is there.
     store.call("labels/x.parquet", "create_multipart_upload")
     assert len(store.unfinished()) == 1
@@ -267,10 +248,7 @@ def test_a_large_shard_is_never_held_as_a_whole(pool: Path, bucket: str, tmp_pat
     large = small_pool(tmp_path / "large", codec="f16:plain", shards=1, epochs=20, classes=4000, rows=128)
     (shard,) = (large / "labels").iterdir()
     assert shard.stat().st_size > 80e6
-    words = [sys.executable, "-c", COPY, str(pool), str(large), f"{bucket}/pool", str(tmp_path / "back")]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    up, down = json.loads(ended.stdout)
+    up, down = json.loads(run_python(COPY, pool, large, f"{bucket}/pool", tmp_path / "back").stdout)
     assert up < 60e6, "in parts of 5 MiB, read piece by piece"
     assert down < 60e6, "in pieces of 1 MiB, four ahead"
     assert check_pool(tmp_path / "back").whole

@@ -1,7 +1,3 @@
-"""Small image folders and pools of their views, for the loaders' tests."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +45,6 @@ def build(
     classes: int = CLASSES,
     **header: Any,
 ) -> PoolReader:
-    """Build a pool over an image folder with made-up labels."""
     augmentation = Augmentation(
         output_height=size,
         output_width=size,

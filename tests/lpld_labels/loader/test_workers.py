@@ -1,7 +1,5 @@
 """Loading processes: kills, dead workers, memory. tests/clients has those of distributed training."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
@@ -89,9 +87,7 @@ def test_workers_and_their_memory_go_with_the_loader(pool: PoolReader, folder: P
     assert {name for _, name in shared_images()} <= images
 
 
-def test_the_first_batch_reads_few_of_the_others(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_batch_reads_little(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = build(tmp_path / "pool", folder, epochs=5, batch_size=1)
     assert len(pool) == 400
     digested: list[Any] = []

@@ -1,7 +1,5 @@
 """Files of others stay: behind links, and under the names of a pool's own directories."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat
@@ -164,9 +162,7 @@ def test_nothing_behind_a_link_is_touched(pool: Path, elsewhere: Path, name: str
 
 @pytest.mark.parametrize("name", [".", "pool", "records", "pool/views", "pool/labels", "plan.json", ".tmp-1"])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_nothing_behind_a_link_in_unfinished_work_is_touched(
-    tmp_path: Path, elsewhere: Path, name: str, overwrite: bool
-) -> None:
+def test_links_in_unfinished_work(tmp_path: Path, elsewhere: Path, name: str, overwrite: bool) -> None:
     out, work = tmp_path / "out", tmp_path / "out.partial"
     with open_writer(out) as writer:
         writer.extend(make_batches(1, 4))

@@ -1,7 +1,5 @@
 """Random pools written and read back, for every codec that needs no fitting."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -1,12 +1,5 @@
-"""Writing: streams, several writers, interruptions, limits of the machine, refusals."""
-
-from __future__ import annotations
-
 import math
 import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +23,15 @@ from lpld_labels.errors import (
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import LineageStep, PoolHeader, Teacher
 from lpld_labels.inspect.check import check_pool
-from tests.factories import grow_pool, make_batch, make_batches, make_header, make_images, write_pool
+from tests.factories import (
+    grow_pool,
+    make_batch,
+    make_batches,
+    make_header,
+    make_images,
+    run_python,
+    write_pool,
+)
 
 HEADER = make_header()
 IMAGES = make_images()
@@ -120,9 +121,6 @@ def test_unfinished_work_of_another_pool_is_not_joined(tmp_path: Path) -> None:
         PoolWriter(path, header=HEADER, images=IMAGES, codec=codec_named("int8"))
 
 
-# Refusals
-
-
 LOUD = make_batch(0, 0, dtype=np.float32)
 
 
@@ -169,9 +167,7 @@ def with_views(**facts: Any) -> PoolHeader:
         (make_header(classes=1 << 25), "classes"),
     ],
 )
-def test_a_header_that_cannot_be_read_is_refused_before_any_work(
-    tmp_path: Path, header: PoolHeader, field: str
-) -> None:
+def test_bad_headers_are_refused_before_any_work(tmp_path: Path, header: PoolHeader, field: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"field '{field}'"):
         PoolWriter(tmp_path / "pool", header=header, images=IMAGES)
     assert not (tmp_path / "pool").exists()
@@ -220,14 +216,6 @@ def test_what_readers_would_refuse_is_not_published(tmp_path: Path) -> None:
     assert not (tmp_path / "kinds").exists()
 
 
-# Limits of the machine
-
-
-def run(project: Path, script: str, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, words)]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-
-
 def test_a_full_disk_loses_nothing_that_was_sealed(tmp_path: Path, project: Path) -> None:
     """A file-size limit makes the kernel refuse writes as a full disk does."""
     path = tmp_path / "pool"
@@ -249,7 +237,7 @@ def test_a_full_disk_loses_nothing_that_was_sealed(tmp_path: Path, project: Path
             print(error)
             sys.exit(7)
     """
-    ended = run(project, script, path)
+    ended = run_python(script, path, check=False, cwd=project)
     assert ended.returncode == 7, ended.stderr
     assert "disk is full" in ended.stdout
     assert not (path / "pool.json").exists()
@@ -298,6 +286,6 @@ def test_memory_stays_flat_while_the_pool_grows(tmp_path: Path, project: Path) -
             w.commit()
         print(peak_memory_mb())
     """
-    peaks = [float(run(project, script, tmp_path / str(n), n).stdout) for n in (60, 600)]
+    peaks = [float(run_python(script, tmp_path / str(n), n, cwd=project).stdout) for n in (60, 600)]
     # Ten times the batches are 35 MB more labels; what may grow is a few bytes of index per batch.
     assert peaks[1] - peaks[0] < 12, peaks

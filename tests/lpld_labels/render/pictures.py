@@ -1,7 +1,3 @@
-"""Small image folders with pictures of known and differing sizes."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +24,6 @@ def picture(height: int, width: int, seed: int) -> npt.NDArray[np.uint8]:
 def make_folder(
     root: Path, classes: int = 3, per_class: int = 4, sizes: Sequence[tuple[int, int]] = SIZES
 ) -> Path:
-    """Write an image folder of PNG files and return it."""
     for label in range(classes):
         directory = root / f"class{label}"
         directory.mkdir(parents=True)

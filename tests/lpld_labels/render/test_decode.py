@@ -1,12 +1,6 @@
-"""Decoding images: exact values, one decoder per format, bounded memory."""
-
-from __future__ import annotations
-
 import io
 import os
 import struct
-import subprocess
-import sys
 import threading
 import zlib
 from pathlib import Path
@@ -20,6 +14,7 @@ from torchvision.datasets.folder import default_loader
 from lpld_labels.errors import ImageReadError, InvalidArgumentError
 from lpld_labels.render import decode
 from lpld_labels.render.decode import MAX_SCANS, VARIABLE, decode_image, image_size, pixel_limit
+from tests.factories import run_python
 
 HERE = Path("image")
 WIDE = np.random.default_rng(0).integers(0, 65536, (6, 9, 4))
@@ -43,7 +38,6 @@ def png(width: int, height: int, bits: int, colour_type: int, data: bytes) -> by
 
 
 def black_png(width: int, height: int) -> bytes:
-    """Return a large image in a few kB."""
     packer = zlib.compressobj(9)
     row = bytes(1 + -(-width // 8))
     packed = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
@@ -102,12 +96,17 @@ def test_images_become_rgb_as_with_torchvision(tmp_path: Path, mode: str) -> Non
     assert np.array_equal(ours, np.asarray(default_loader(str(path))))
 
 
-def test_a_palette_with_alpha_is_decoded_without_a_warning() -> None:
+def test_palettes_with_alpha_and_orientation() -> None:
     image = Image.new("P", (4, 4))
     image.putpalette([0, 0, 0, 200, 100, 50])
     image.putpixel((1, 1), 1)
-    data = saved(image, "PNG", transparency=b"\x00\x80")
+    data = saved(image, "PNG", transparency=b"\x00\x80")  # no warning
     assert decode_image(data, where=HERE)[1, 1].tolist() == [200, 100, 50]
+    exif = Image.Exif()
+    exif[0x0112] = 6  # not applied
+    data = saved(Image.new("RGB", (5, 3)), "JPEG", exif=exif)
+    assert decode_image(data, where=HERE).shape == (3, 5, 3)
+    assert image_size(data, where=HERE) == (5, 3)
 
 
 @pytest.mark.parametrize(("kind", "words"), [("float32", "floating-point"), ("int32", "32 bits")])
@@ -127,14 +126,6 @@ def test_other_formats_are_not_read_whatever_the_name(file_format: str) -> None:
         with pytest.raises(ImageReadError, match=r"not an image \(JPEG, PNG"):
             read(data, where=Path("a.jpg"))
     assert decode_image(saved(Image.new("RGB", (4, 4)), "PNG"), where=Path("a.jpg")).shape == (4, 4, 3)
-
-
-def test_orientation_is_not_applied() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    data = saved(Image.new("RGB", (5, 3)), "JPEG", exif=exif)
-    assert decode_image(data, where=HERE).shape == (3, 5, 3)
-    assert image_size(data, where=HERE) == (5, 3)
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), struct.error("x"), AttributeError(), EOFError()])
@@ -217,6 +208,5 @@ def test_large_images_are_not_decoded_all_at_once(tmp_path: Path) -> None:
     data = black_png(6324, 6324)
     for number in range(4):
         (tmp_path / "class0" / f"{number}.png").write_bytes(data)
-    done = subprocess.run([sys.executable, "-c", LARGE, tmp_path], capture_output=True, text=True, check=True)
     # One alone takes 160 MB of samples and 120 MB of pixels.
-    assert int(done.stdout) < 400_000_000
+    assert int(run_python(LARGE, tmp_path).stdout) < 400_000_000

@@ -1,11 +1,9 @@
-"""Image folders: their order and tables, changed images, hostile names, links and files."""
-
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from lpld_labels.render.images import (
     check_images,
     class_names,
     list_images,
+    map_ahead,
     passed_over,
     scan_image_folder,
 )
@@ -202,3 +201,42 @@ def test_a_folder_that_may_not_be_listed_is_named() -> None:
             finally:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_results_come_in_order(workers: int) -> None:
+    def slow_first(item: int) -> int:
+        time.sleep(0.02 if item == 0 else 0)
+        return item * item
+
+    assert list(map_ahead(slow_first, range(9), workers=workers, ahead=4)) == [i * i for i in range(9)]
+
+
+def test_work_runs_ahead_but_not_far() -> None:
+    begun: list[int] = []
+
+    def note(item: int) -> int:
+        begun.append(item)
+        return item
+
+    with closing(map_ahead(note, range(100), ahead=2)) as results:
+        for expected in range(5):
+            assert next(results) == expected
+            assert len(begun) <= expected + 3
+        # However busy the machine is, two more are begun in the end, and with nobody asking no third.
+        while len(begun) < 7:
+            time.sleep(0.001)
+        time.sleep(0.05)
+        assert len(begun) == 7
+
+
+def test_errors_made_ahead_are_raised_in_their_turn() -> None:
+    def fail(item: int) -> int:
+        if item == 2:
+            raise KeyError(item)
+        return item
+
+    results = map_ahead(fail, range(5), ahead=3)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(KeyError):
+        next(results)

@@ -1,7 +1,3 @@
-"""Decoded images: kept in bounded memory or a shared file, checked, and the same in every process."""
-
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os
@@ -56,7 +52,6 @@ def in_file(in_memory: OpenStore, tmp_path: Path) -> OpenStore:
 
 @pytest.fixture(params=["in_memory", "in_file"])
 def open_store(request: pytest.FixtureRequest) -> OpenStore:
-    """Open a store of either kind on the test's images."""
     found: OpenStore = request.getfixturevalue(request.param)
     return found
 
@@ -110,9 +105,7 @@ def test_memory_is_bounded(in_memory: OpenStore, root: Path, table: ImageTable) 
         in_memory(memory_bytes=-1)
 
 
-def test_changed_resized_and_broken_images_are_named(
-    open_store: OpenStore, root: Path, table: ImageTable
-) -> None:
+def test_changed_and_broken_images_are_named(open_store: OpenStore, root: Path, table: ImageTable) -> None:
     store = open_store()
     Image.new("RGB", (56, 40)).save(root / table.paths[4])
     assert store[3].shape == (40, 56, 3)
@@ -177,9 +170,6 @@ def test_spawned_worker(in_file: OpenStore, root: Path) -> None:
     assert [int(store[index].sum()) for index in range(12)] == expected
 
 
-# The memory-mapped file
-
-
 def test_a_file_is_filled_by_one_store_and_used_by_others(in_file: OpenStore, root: Path) -> None:
     first, second = in_file(), in_file()
     pictures = assert_right(first)
@@ -195,9 +185,7 @@ def test_the_file_of_other_images_is_not_used(in_file: OpenStore, root: Path, ta
     assert changed[0][0, 0].tolist() == [255, 0, 0]
 
 
-def test_images_without_digests_are_not_kept_in_files(
-    in_file: OpenStore, table: ImageTable, tmp_path: Path
-) -> None:
+def test_images_without_digests_are_not_cached(in_file: OpenStore, table: ImageTable, tmp_path: Path) -> None:
     assert_right(in_file(replace(table, digests=[None] * len(table))))
     assert not (tmp_path / "cache").exists()
 
@@ -222,9 +210,7 @@ def test_damaged_files_are_decoded_again(in_file: OpenStore, root: Path, tmp_pat
     assert_same(in_file(), pictures)
 
 
-def test_a_file_that_may_not_be_written_is_read(
-    in_file: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_file_is_used(in_file: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_file()[0]
     before = pixel_file(tmp_path).read_bytes()
     # Permissions do not stop root.
@@ -235,28 +221,24 @@ def test_a_file_that_may_not_be_written_is_read(
     assert pixel_file(tmp_path).read_bytes() == before
 
 
-def test_disk_space_is_checked_and_reserved(
-    in_file: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_disk_space_is_reserved(
+    in_memory: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cache = tmp_path / "cache"
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
         with pytest.raises(PoolWriteError, match=r"not enough space for the decoded images .*100 free"):
-            in_file()
-    assert list((tmp_path / "cache").iterdir()) == []
-    in_file()
+            in_memory(cache_directory=cache)
+    assert list(cache.iterdir()) == []
+    in_memory(cache_directory=cache)
     file = pixel_file(tmp_path).stat()
     assert file.st_blocks * 512 >= file.st_size
-
-
-def test_a_cache_directory_that_is_a_file(in_memory: OpenStore, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PoolWriteError, match="file"):
         in_memory(cache_directory=tmp_path / "file")
 
 
-def test_a_file_that_another_process_makes_meanwhile_keeps_its_images(
-    in_file: OpenStore, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_made_meanwhile_is_kept(in_file: OpenStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures = assert_right(in_file())
     # As seen by a process that looked before the first one was done.
     looks = iter([False])

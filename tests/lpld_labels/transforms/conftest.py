@@ -1,7 +1,3 @@
-"""Pools that carry their images, and the folder they came from."""
-
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

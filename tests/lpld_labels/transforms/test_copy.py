@@ -1,7 +1,3 @@
-"""Merging pools, packing images into them and unpacking them: what goes in comes out, bit for bit."""
-
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +27,7 @@ from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests import independent_reader
 from tests.factories import (
     assert_same_views,
+    flip_bit,
     grow_pool,
     interrupt_at,
     make_batches,
@@ -86,9 +83,6 @@ def test_pools_that_differ_are_not_merged(tmp_path: Path, parts: list[PoolReader
         merge_pools([parts[0], other], tmp_path / "out")
 
 
-# Packing
-
-
 def images_of(pool: PoolReader) -> PackedImages:
     found = packed_images(pool)
     assert found is not None
@@ -101,11 +95,14 @@ def test_packed_images_are_read_byte_for_byte(packed: PoolReader, folder: Path) 
     for row in (0, 17, 29):
         expected = (folder / packed.images.paths[row]).read_bytes()
         assert images_of(packed).read(row) == expected == their_images[row]
+    # A given folder is used instead.
+    Image.new("RGB", (20, 20)).save(folder / packed.images.paths[4])
+    check_images(find_images(packed))
+    with pytest.raises(ImageMismatchError, match=r"image 4 has changed"):
+        check_images(find_images(packed, folder))
 
 
-def test_packing_changes_no_label_and_no_other_file(
-    packed: PoolReader, plain: PoolReader, folder: Path
-) -> None:
+def test_packing_changes_no_other_file(packed: PoolReader, plain: PoolReader, folder: Path) -> None:
     before, after = plain.manifest, packed.manifest
     assert after.content_digest == before.content_digest
     assert after.header == before.header
@@ -120,16 +117,7 @@ def test_packing_changes_no_label_and_no_other_file(
     assert Path(packed.location, "pool.json").stat().st_mtime_ns == written
 
 
-def test_a_given_folder_is_used_instead_of_packed_images(packed: PoolReader, folder: Path) -> None:
-    Image.new("RGB", (20, 20)).save(folder / packed.images.paths[4])
-    check_images(find_images(packed))
-    with pytest.raises(ImageMismatchError, match=r"image 4 has changed"):
-        check_images(find_images(packed, folder))
-
-
-def test_absent_changed_and_unknown_images_are_not_packed(
-    plain: PoolReader, folder: Path, tmp_path: Path
-) -> None:
+def test_absent_or_changed_images_are_not_packed(plain: PoolReader, folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(InvalidArgumentError, match=r"does not contain its images.*--images"):
         find_images(plain)
@@ -144,22 +132,17 @@ def test_absent_changed_and_unknown_images_are_not_packed(
         Packed(FolderImages(folder, unknown))(out, within=tmp_path)
 
 
-def test_another_image_inside_is_refused_whatever_its_checksums() -> None:
+def test_damaged_or_other_images_inside_are_refused(packed: PoolReader) -> None:
+    file = packed.manifest.files_of("packed")[0]
+    flip_bit(Path(packed.location, file.path), file.bytes // 8)
+    with pytest.raises(PoolCorruptError, match="packed/"):
+        check_images(find_images(packed))
+    assert [problem.file for problem in check_pool(packed.location).problems] == [file.path]
+    # Another image under right checksums.
     with PoolReader(REFUSE / "packed-bytes") as pool:
         images = images_of(pool)
         with pytest.raises(PoolCorruptError, match=r"packed/.*: image \d+ is not the"):
             [images.read(row) for row in range(len(pool.images))]
-
-
-def test_a_flipped_byte_inside_is_refused(packed: PoolReader) -> None:
-    file = packed.manifest.files_of("packed")[0].path
-    path = Path(packed.location, file)
-    data = bytearray(path.read_bytes())
-    data[len(data) // 8] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(PoolCorruptError, match="packed/"):
-        check_images(find_images(packed))
-    assert [problem.file for problem in check_pool(packed.location).problems] == [file]
 
 
 @pytest.mark.parametrize("kind", ["prune and grow", "encode", "prune and encode", "merge"])
@@ -237,9 +220,6 @@ def test_interrupted_packing_resumes(
     assert 30 < len(asked) < 60
 
 
-# Unpacking
-
-
 def test_an_interrupted_unpack_resumes(packed: PoolReader, folder: Path, tmp_path: Path) -> None:
     out, work = tmp_path / "again", tmp_path / "again.partial"
     with pytest.raises(KeyboardInterrupt):
@@ -252,7 +232,7 @@ def test_an_interrupted_unpack_resumes(packed: PoolReader, folder: Path, tmp_pat
     assert not work.exists()
 
 
-def test_unpacking_never_replaces_files(packed: PoolReader, folder: Path, tmp_path: Path) -> None:
+def test_unpacking_replaces_no_files(packed: PoolReader, folder: Path, tmp_path: Path) -> None:
     out, images = tmp_path / "again", images_of(packed)
     assert unpack_images(images, out) == 30
     assert tree(out) == tree(folder)
@@ -264,16 +244,13 @@ def test_unpacking_never_replaces_files(packed: PoolReader, folder: Path, tmp_pa
             unpack_images(images, out)
         assert tree(out) == before
         shutil.copytree(folder, out, dirs_exist_ok=True)
-
-
-def test_unpacking_never_follows_links_out(packed: PoolReader, tmp_path: Path) -> None:
-    out, elsewhere = tmp_path / "again", tmp_path / "elsewhere"
+    out, elsewhere = tmp_path / "linked", tmp_path / "elsewhere"
     elsewhere.mkdir()
     with pytest.raises(KeyboardInterrupt):
-        unpack_images(images_of(packed), out, progress=interrupt_at(1))
-    place = tmp_path / "again.partial" / "pool" / "class2"
+        unpack_images(images, out, progress=interrupt_at(1))
+    place = tmp_path / "linked.partial" / "pool" / "class2"
     shutil.rmtree(place, ignore_errors=True)
     place.symlink_to(elsewhere)
     with pytest.raises(PoolConflictError, match="link"):
-        unpack_images(images_of(packed), out)
+        unpack_images(images, out)
     assert not any(elsewhere.iterdir())

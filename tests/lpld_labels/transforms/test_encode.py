@@ -1,7 +1,3 @@
-"""Encoding pools: every codec, stored and drawn views, resuming, processes, refusals."""
-
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +8,7 @@ import pytest
 
 from lpld_labels import ImageTable, LabelBatch, PoolReader, PoolWriter
 from lpld_labels.codecs import codec_named
-from lpld_labels.errors import InvalidArgumentError, PoolConflictError, StagingMismatchError
-from lpld_labels.exec.local import LocalExecutor
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.drawing import draw_views
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.inspect.check import check_pool
@@ -26,7 +21,6 @@ from lpld_labels.transforms.settings import EncodeSettings, PlanSettings, PruneS
 from tests.factories import (
     assert_same_views,
     grow_pool,
-    interrupt_at,
     make_batch,
     make_batches,
     make_header,
@@ -103,42 +97,17 @@ def test_lossless_there_and_back(tmp_path: Path, pool: PoolReader) -> None:
     assert [step.operation for step in back.manifest.header.lineage] == ["encode", "encode"]
 
 
-def test_several_processes_interrupted_and_resumed_write_the_same_pool(
-    tmp_path: Path, pool: PoolReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lpld_labels.pool.plan.SHARD_BATCHES", 3)
-    alone = encode_pool(pool, tmp_path / "alone", KLT)
-    out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        encode_pool(pool, out, KLT, progress=interrupt_at(8))
-    with pytest.raises(StagingMismatchError):
-        encode_pool(pool, out, INT4)
-    done: list[int] = []
-    result = encode_pool(pool, out, KLT, executor=LocalExecutor(2), progress=lambda d, _: done.append(d))
-    assert result.manifest.content_digest == alone.manifest.content_digest
-    assert done[-1] == 12
-    assert min(done) >= 6, "two of four shards were safe already"
-    again = encode_pool(pool, out, KLT, progress=lambda *_: pytest.fail("nothing is left to do"))
-    assert again.manifest == result.manifest
-    assert again.fidelity is not None
-    assert result.fidelity is not None
-    assert again.fidelity.as_json() == result.fidelity.as_json()
-
-
-def test_lossy_pools_are_not_encoded_again_by_accident(tmp_path: Path, pool: PoolReader) -> None:
+def test_a_single_batch_an_empty_pool_and_a_lossy_one(tmp_path: Path, pool: PoolReader) -> None:
+    with write_pool(tmp_path / "one", labelled(1), header=make_header(CLASSES, ROWS)) as one:
+        assert encode_pool(one, tmp_path / "klt", KLT).manifest.counts.rows == ROWS
+    with write_pool(tmp_path / "none", []) as none, pytest.raises(InvalidArgumentError, match="no labels"):
+        encode_pool(none, tmp_path / "nothing", INT8)
     encode_pool(pool, tmp_path / "int8", INT8)
     with PoolReader(tmp_path / "int8") as lossy:
         with pytest.raises(InvalidArgumentError, match="already lost information"):
             encode_pool(lossy, tmp_path / "out", INT4)
         assert not (tmp_path / "out").exists()
         encode_pool(lossy, tmp_path / "out", replace(INT4, from_lossy=True))
-
-
-def test_a_single_batch_and_an_empty_pool(tmp_path: Path) -> None:
-    with write_pool(tmp_path / "one", labelled(1), header=make_header(CLASSES, ROWS)) as one:
-        assert encode_pool(one, tmp_path / "out", KLT).manifest.counts.rows == ROWS
-    with write_pool(tmp_path / "none", []) as none, pytest.raises(InvalidArgumentError, match="no labels"):
-        encode_pool(none, tmp_path / "nothing", INT8)
 
 
 @pytest.mark.parametrize("name", ["int8", "topk:10", "f16"])
@@ -159,9 +128,6 @@ def test_probabilities(tmp_path: Path) -> None:
             with PoolReader(out) as encoded:
                 total = encoded.read_labels((0, 0)).astype(np.float64).sum(axis=1)
                 np.testing.assert_allclose(total, 1, atol=0.05)
-
-
-# Drawn views
 
 
 DRAWN, STORED = EncodeSettings(views="drawn"), EncodeSettings(views="stored")
@@ -186,7 +152,6 @@ def drawn_batches(
 
 
 def write_drawn(path: Path, batches: list[LabelBatch], **options: Any) -> PoolReader:
-    """Write a pool that leaves its views out."""
     settings: dict[str, Any] = {"header": HEADER, "images": IMAGES, **options}
     with PoolWriter(path, views="drawn", **settings) as writer:
         writer.extend(batches)
@@ -222,9 +187,7 @@ def test_views_are_left_out_and_come_back(tmp_path: Path, mix: str) -> None:
     assert check_pool(tmp_path / "again").whole
 
 
-def test_views_can_replace_another_pool_without_decoding_labels(
-    stored: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_views_without_decoding(stored: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prune_pool(stored, tmp_path / "out", PruneSettings(ratio=2))
     with pytest.raises(PoolConflictError, match="another pool"):
         encode_pool(stored, tmp_path / "out", DRAWN)
@@ -254,27 +217,22 @@ def test_every_command_keeps_views_as_they_are(stored: PoolReader, tmp_path: Pat
 def test_drawn_pools_are_merged_and_extended(tmp_path: Path) -> None:
     made = drawn_batches()
     halves = [write_drawn(tmp_path / "a", made[:7]), write_drawn(tmp_path / "b", made[7:])]
-    merge_pools(halves, tmp_path / "merged")
-    grow_pool(tmp_path / "a", made)
-    merged, extended = PoolReader(tmp_path / "merged"), PoolReader(tmp_path / "a")
-    assert merged.manifest.content_digest == extended.manifest.content_digest
-    assert merged.manifest.coverage == extended.manifest.coverage
-    for pool in (merged, extended):
-        assert check_pool(pool.location).whole
-        assert len(pool) == len(made)
+    manifests = merge_pools(halves, tmp_path / "merged"), grow_pool(tmp_path / "a", made)
+    assert manifests[0].content_digest == manifests[1].content_digest
+    assert manifests[0].coverage == manifests[1].coverage
+    for name in ("merged", "a"):
+        assert check_pool(tmp_path / name).whole
+        assert len(PoolReader(tmp_path / name)) == len(made)
 
 
-@pytest.mark.parametrize("change", [{"seed": None}, {"seed": 1}])
-def test_views_that_were_not_drawn_are_kept(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_only_views_that_were_drawn_are_left_out(tmp_path: Path) -> None:
     """Imported pools have no seed, and pools of made-up views another."""
-    header = make_header(10, 8, **change)
-    pool = write_pool(tmp_path / "pool", make_batches(1, 2), header=header, images=IMAGES)
-    with pytest.raises(InvalidArgumentError, match="must be stored"):
-        encode_pool(pool, tmp_path / "drawn", DRAWN)
-    assert not (tmp_path / "drawn").exists()
-
-
-def test_a_writer_compares_every_batch_with_its_draw(tmp_path: Path) -> None:
+    for seed in (None, 1):
+        header = make_header(10, 8, seed=seed)
+        pool = write_pool(tmp_path / f"pool{seed}", make_batches(1, 2), header=header, images=IMAGES)
+        with pytest.raises(InvalidArgumentError, match="must be stored"):
+            encode_pool(pool, tmp_path / "drawn", DRAWN)
+        assert not (tmp_path / "drawn").exists()
     good = drawn_batches()
     changed = LabelBatch(**{**vars(good[1]), "flips": ~good[1].flips})
     with pytest.raises(InvalidArgumentError, match="drawing them gives other views"):

@@ -1,7 +1,3 @@
-"""Outputs that are there already, interrupted commands, and one writer at a time."""
-
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +10,7 @@ import pytest
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError, StagingMismatchError
+from lpld_labels.exec.local import LocalExecutor
 from lpld_labels.io.locks import locked_directory
 from lpld_labels.pool.unfinished import partial_directory
 from lpld_labels.transforms.copy import merge_pools
@@ -60,15 +57,10 @@ def test_a_pool_is_replaced_only_when_asked(tmp_path: Path, pool: PoolReader) ->
     with pytest.raises(InvalidArgumentError):
         encode_pool(pool, out, EncodeSettings(codec="topk:11"), overwrite=True)
     assert PoolReader(out).manifest == first
-    second = prune_pool(pool, out, QUARTER, overwrite=True)
-    assert second.counts.batches == 2
+    assert prune_pool(pool, out, QUARTER, overwrite=True).counts.batches == 2
     prune_pool(pool, tmp_path / "fresh", QUARTER)
     assert tree(out) == tree(tmp_path / "fresh")
-
-
-def test_files_of_others_beside_a_pool_are_never_deleted(tmp_path: Path, pool: PoolReader) -> None:
-    out = tmp_path / "out"
-    prune_pool(pool, out, HALF)
+    # Files of others beside a pool are never deleted.
     file = out / "notes.txt"
     file.write_text("mine")
     with pytest.raises(PoolConflictError, match=r"notes\.txt"):
@@ -111,9 +103,6 @@ def test_shared_locks_refuse_an_exclusive_one(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-# The same promises of every command
-
-
 def prune(pool: PoolReader, out: Path, **how: Any) -> None:
     # Scoring reports its progress too.
     prune_pool(pool, out, PruneSettings(ratio=2, by="confidence", prefer="hard"), **how)
@@ -141,24 +130,23 @@ def merge(pool: PoolReader, out: Path, **how: Any) -> None:
 
 @pytest.fixture(scope="module")
 def labels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolReader]:
-    """A pool whose labels look like a network's."""
     path = tmp_path_factory.mktemp("pools") / "pool"
     with write_pool(path, labelled(12), header=make_header(CLASSES, ROWS)) as reader:
         yield reader
 
 
 @pytest.mark.parametrize("make", [encode, convert, plan, merge])
-def test_the_same_command_resumes_to_the_same_bytes(
-    tmp_path: Path, labels: PoolReader, make: Make, reused: list[str]
-) -> None:
+def test_resumes_to_the_same_bytes(tmp_path: Path, labels: PoolReader, make: Make, reused: list[str]) -> None:
     make(labels, tmp_path / "whole")
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         make(labels, out, progress=interrupt_at(-1))
     assert not out.exists()
     done: list[int] = []
-    make(labels, out, progress=lambda count, total: done.append(count))
+    several = {"executor": LocalExecutor(2)} if make in (encode, plan) else {}
+    make(labels, out, progress=lambda count, total: done.append(count), **several)
     assert min(done) >= 2, "finished shards are not written again"
+    assert done[-1] == 12
     assert reused == [f"{out}: resumes, 10 of 12 batches reused"]
     assert tree(out) == tree(tmp_path / "whole")
     assert not partial_directory(out).exists()
@@ -181,9 +169,7 @@ def test_labels_of_another_pool_are_not_mixed_in(tmp_path: Path, labels: PoolRea
 
 
 @pytest.mark.parametrize("make", [prune, encode, plan])
-def test_a_replaced_pool_stays_until_its_successor_is_whole(
-    tmp_path: Path, labels: PoolReader, make: Make
-) -> None:
+def test_a_replaced_pool_stays_until_the_new_is_whole(tmp_path: Path, labels: PoolReader, make: Make) -> None:
     out = tmp_path / "out"
     prune_pool(labels, out, QUARTER)
     old = tree(out)
@@ -197,9 +183,7 @@ def test_a_replaced_pool_stays_until_its_successor_is_whole(
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("make", [prune, encode, plan])
-def test_a_finished_pool_is_left_alone(
-    tmp_path: Path, labels: PoolReader, make: Make, overwrite: bool
-) -> None:
+def test_finished_pool_is_left_alone(tmp_path: Path, labels: PoolReader, make: Make, overwrite: bool) -> None:
     make(labels, tmp_path / "out")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     make(labels, tmp_path / "out", overwrite=overwrite)

@@ -1,7 +1,3 @@
-"""The byte-budget planner: what fits, what is recommended and why, and carrying it out."""
-
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -123,12 +119,15 @@ def test_incomplete_batches_are_priced_by_their_rows(tmp_path: Path) -> None:
     assert 1 <= half.counts.batches < 12
 
 
-def test_with_room_for_everything_the_most_faithful_wins(pool: PoolReader) -> None:
-    plan = plan_budget(pool, 10 * pool_bytes(pool.manifest), codecs=("int8", "f16"))
-    assert plan.recommended.title == "f16"
-    assert plan.recommended.pruned is None
-    assert plan.recommended.rows == pool.manifest.counts.rows
-    assert "every view" in plan.recommended.reason
+def test_with_room_for_everything_or_for_nothing_good_the_most_faithful_wins(pool: PoolReader) -> None:
+    for budget, fidelity, codecs, reason in (
+        (10**8, DEFAULT_MIN_FIDELITY, ("int8", "f16"), "every view"),
+        (10**5, 0.9999, ("topk:10", "topk:40"), "nothing that fits keeps"),
+    ):
+        chosen = plan_budget(pool, budget, codecs=codecs, min_fidelity=fidelity).recommended
+        assert chosen.title == codecs[1]
+        assert reason in chosen.reason
+        assert budget < 10**8 or (chosen.pruned, chosen.rows) == (None, pool.manifest.counts.rows)
 
 
 def test_a_small_pool_of_ten_classes_does_not_need_a_basis(tmp_path: Path) -> None:
@@ -136,12 +135,6 @@ def test_a_small_pool_of_ten_classes_does_not_need_a_basis(tmp_path: Path) -> No
         plan = plan_budget(small, pool_bytes(small.manifest) - 1500, min_fidelity=0.999)
     assert plan.recommended.title in ("f16", "int8", "int6")
     assert "basis costs more than it saves" in plan.recommended.reason
-
-
-def test_when_nothing_keeps_enough_the_best_is_taken(pool: PoolReader) -> None:
-    plan = plan_budget(pool, 100_000, codecs=("topk:10", "topk:40"), min_fidelity=0.9999)
-    assert plan.recommended.title == "topk:40"
-    assert "nothing that fits keeps" in plan.recommended.reason
 
 
 @pytest.mark.parametrize(
@@ -175,9 +168,6 @@ def test_images_are_weighed(tmp_path: Path) -> None:
     (tmp_path / images.paths[1]).unlink()
     with pytest.raises(ImageMismatchError, match="image00001"):
         image_bytes(tmp_path, images)
-
-
-# The recommendation, the measurements it rests on, and what the documents say of them
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,3 @@
-"""Pruning: which batches stay, at random or by a metric, and that they stay unchanged."""
-
-from __future__ import annotations
-
 import tempfile
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -38,7 +34,6 @@ LEVELS = ("batch", "epoch")
 
 
 def with_partials(**options: Any) -> list[LabelBatch]:
-    """Return epochs of five batches of 8 rows and a last one of 5."""
     sizes = [8] * (PER_EPOCH - 1) + [5]
     return [make_batch(e, b, rows=rows, **options) for e in range(EPOCHS) for b, rows in enumerate(sizes)]
 
@@ -57,11 +52,15 @@ def kept(pool: PoolReader, **settings: Any) -> list[BatchKey]:
     return plan_prune(pool, PruneSettings(**settings)).keys
 
 
-@pytest.mark.parametrize("codec", ["f16", "f16:plain", "f32", "int8", "int4", "topk:3"])
+@pytest.mark.parametrize("codec", ["f16", "f16:plain", "f32", "int8", "int4", "topk:3", "klt"])
 def test_survivors_are_bit_identical(tmp_path: Path, codec: str) -> None:
     plain = codec in ("f16", "int8")
     features: dict[str, Any] = {"mix": "none"} if plain else {"mix": "mixup", "cutout": True, "patches": 3}
-    parent = write_pool(tmp_path / "parent", with_partials(**features), codec=codec)
+    fitted = codec == "klt"
+    parent = write_pool(tmp_path / "parent", with_partials(**features), codec="f16" if fitted else codec)
+    if fitted:
+        encode_pool(parent, tmp_path / "klt", EncodeSettings(codec="klt", fidelity=0.9))
+        parent = PoolReader(tmp_path / "klt")
     child = pruned(parent, tmp_path / "child", ratio=4)
     assert len(child) == COMPLETE // 4
     for key in child.keys:
@@ -69,25 +68,15 @@ def test_survivors_are_bit_identical(tmp_path: Path, codec: str) -> None:
         assert_same_views(ours, theirs)
         assert ours.labels.tobytes() == theirs.labels.tobytes()
         assert child.read_encoded(key).digest == parent.read_encoded(key).digest
+        assert child.read_encoded(key).payload == parent.read_encoded(key).payload
+    assert [step.operation for step in child.header.lineage] == ["encode"] * fitted + ["prune"]
     assert check_pool(child.location).whole
-
-
-def test_encoded_pools_can_be_pruned(pool: PoolReader, tmp_path: Path) -> None:
-    encode_pool(pool, tmp_path / "encoded", EncodeSettings(codec="klt", fidelity=0.9))
-    encoded = PoolReader(tmp_path / "encoded")
-    child = pruned(encoded, tmp_path / "child", ratio=6)
-    for key in child.keys:
-        assert child.read_encoded(key).payload == encoded.read_encoded(key).payload
-        np.testing.assert_array_equal(child.read(key).labels, encoded.read(key).labels)
-    assert [step.operation for step in child.header.lineage] == ["encode", "prune"]
 
 
 @pytest.mark.parametrize("level", LEVELS)
 # 60 / 1.2 is 50 on paper and 49.99... in floating point.
 @pytest.mark.parametrize(("ratio", "count"), [(1, 60), (1.2, 50), (2.5, 24), (7, 8), (40, 1), (60, 1)])
-def test_exactly_floor_of_the_complete_batches_stay(
-    pool: PoolReader, level: str, ratio: float, count: int
-) -> None:
+def test_floor_of_the_complete_batches_stay(pool: PoolReader, level: str, ratio: float, count: int) -> None:
     keys = kept(pool, ratio=ratio, level=level)
     assert len(keys) == count
     assert all(key.batch < PER_EPOCH - 1 for key in keys)
@@ -105,10 +94,11 @@ def test_random_prunings_nest(pool: PoolReader, tmp_path: Path, level: str) -> N
 @given(seed=st.integers(0, 2**40), first=st.integers(1, 12), second=st.integers(1, 5))
 @settings(max_examples=25, deadline=None)
 def test_any_two_prunings_nest(pool: PoolReader, seed: int, first: int, second: int) -> None:
-    outer = kept(pool, ratio=first, seed=seed)
-    inner = kept(pool, ratio=first * second, seed=seed)
-    assert len(inner) == len(outer) // second
-    assert set(inner) <= set(outer)
+    for level in LEVELS:
+        outer = kept(pool, ratio=first, seed=seed, level=level)
+        inner = kept(pool, ratio=first * second, seed=seed, level=level)
+        assert len(inner) == len(outer) // second
+        assert set(inner) <= set(outer)
 
 
 def test_the_random_order_is_a_promise(pool: PoolReader) -> None:
@@ -206,9 +196,7 @@ def test_budget_too_small_names_one_that_is_enough(tmp_path: Path, codec: str) -
     assert pool_bytes(child.manifest) <= smallest < 2 * pool_bytes(child.manifest)
 
 
-def test_reads_go_front_to_back_and_touch_only_what_stays(
-    pool: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reads_only_what_stays(pool: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[BatchKey] = []
     read = PoolReader.read_encoded
 
@@ -238,9 +226,7 @@ def test_reads_go_front_to_back_and_touch_only_what_stays(
         ({"ratio": 2, "prefer": "hard"}, "prefer requires a metric"),
     ],
 )
-def test_bad_settings_are_refused(
-    pool: PoolReader, tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
+def test_bad_settings(pool: PoolReader, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         prune_pool(pool, tmp_path / "out", PruneSettings(**options))
     assert not (tmp_path / "out").exists()
@@ -248,11 +234,7 @@ def test_bad_settings_are_refused(
 
 def test_pools_without_a_complete_batch_can_be_pruned(tmp_path: Path) -> None:
     batches = [make_batch(0, number, rows=5) for number in range(4)]
-    parent = write_pool(tmp_path / "pool", batches, header=make_header(batch_size=8))
-    assert len(kept(parent, ratio=2)) == 2
-
-
-# Metrics
+    assert len(kept(write_pool(tmp_path, batches, header=make_header(batch_size=8)), ratio=2)) == 2
 
 
 def scores(pool: PoolReader, metric: str) -> dict[BatchKey, float]:
@@ -311,9 +293,7 @@ def test_metrics_of_probabilities_are_those_of_their_logits(tmp_path: Path) -> N
         ("uniform", range(2, 60, 5), (2, 6, 10)),
     ],
 )
-def test_preference_keeps_its_end_of_the_scores(
-    pool: PoolReader, prefer: Any, ranks: range, epochs: tuple[int, ...]
-) -> None:
+def test_prefer_easy_and_hard(pool: PoolReader, prefer: Any, ranks: range, epochs: tuple[int, ...]) -> None:
     ordered = sorted((score, key) for key, score in scores(pool, "diff").items() if key.batch < PER_EPOCH - 1)
     expected = sorted(ordered[rank][1] for rank in ranks)
     assert kept(pool, ratio=5, by="diff", prefer=prefer) == expected

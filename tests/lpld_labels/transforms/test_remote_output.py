@@ -1,7 +1,3 @@
-"""Copying and writing pools to addresses: whole or not at all, resumed, one winner."""
-
-from __future__ import annotations
-
 import json
 import shutil
 import threading
@@ -65,8 +61,17 @@ def test_there_and_back(pool: Path, bucket: str, tmp_path: Path, http: FileServe
         copy_pool(pool, f"{http.url}/new")
 
 
-def test_only_missing_files_are_sent(pool: Path, address: str, s3_proxy: Proxy, tmp_path: Path) -> None:
-    copy_pool(pool, address)
+def test_a_failed_upload_resumes_and_only_missing_files_are_sent(
+    pool: Path, address: str, s3_proxy: Proxy, tmp_path: Path
+) -> None:
+    s3_proxy.behave(Rule(harm="fail", method="PUT"))
+    with pytest.raises(StoreError, match="tried 6 times"):
+        copy_pool(pool, address)
+    with pytest.raises(NotAPoolError):
+        PoolReader(address)
+    s3_proxy.behave()
+    assert copy_pool(pool, address).files > 0
+    assert content(address) == content(pool)
     gone = [MANIFEST_FILE, f"labels/{min((pool / 'labels').iterdir()).name}"]
     RemoteStore(address).delete(gone)
     s3_proxy.behave()
@@ -78,20 +83,7 @@ def test_only_missing_files_are_sent(pool: Path, address: str, s3_proxy: Proxy, 
     assert copy_pool(address, tmp_path / "there").files > 1
 
 
-def test_a_failed_upload_is_no_pool_and_resumes(pool: Path, address: str, s3_proxy: Proxy) -> None:
-    s3_proxy.behave(Rule(harm="fail", method="PUT"))
-    with pytest.raises(StoreError, match="tried 6 times"):
-        copy_pool(pool, address)
-    with pytest.raises(NotAPoolError):
-        PoolReader(address)
-    s3_proxy.behave()
-    assert copy_pool(pool, address).files > 0
-    assert content(address) == content(pool)
-
-
-def test_another_pool_is_not_replaced_unless_asked(
-    pool: Path, other: Path, address: str, bucket: str
-) -> None:
+def test_a_pool_is_not_replaced_unless_asked(pool: Path, other: Path, address: str, bucket: str) -> None:
     copy_pool(pool, address)
     with pytest.raises(PoolConflictError, match="another pool is already here"):
         copy_pool(other, address)
@@ -104,9 +96,7 @@ def test_another_pool_is_not_replaced_unless_asked(
         copy_pool(other, f"{bucket}/mixed", overwrite=True)
 
 
-def test_of_two_writers_one_wins_and_the_other_loses_nothing(
-    pool: Path, tmp_path: Path, bucket: str, s3_proxy: Proxy
-) -> None:
+def test_of_two_writers_one_wins(pool: Path, tmp_path: Path, bucket: str, s3_proxy: Proxy) -> None:
     with PoolReader(pool) as reader:
         prune_pool(reader, tmp_path / "half", PruneSettings(ratio=2))
         prune_pool(reader, tmp_path / "third", PruneSettings(ratio=3))
@@ -148,9 +138,7 @@ def test_a_manifest_that_appears_meanwhile_is_not_replaced(pool: Path, other: Pa
     assert (outgoing_folder(address) / "pool" / MANIFEST_FILE).exists()
 
 
-def test_a_pool_that_is_extended_is_fetched_first_also_after_a_failure(
-    pool: Path, address: str, s3_proxy: Proxy
-) -> None:
+def test_a_pool_to_extend_is_fetched_first(pool: Path, address: str, s3_proxy: Proxy) -> None:
     copy_pool(pool, address)
     s3_proxy.behave(Rule(harm="fail", match="labels/", method="GET"))
     with pytest.raises(StoreError), destination(address, extend=True):
@@ -162,9 +150,7 @@ def test_a_pool_that_is_extended_is_fetched_first_also_after_a_failure(
 
 
 @pytest.mark.parametrize("command", ["prune", "encode", "copy"])
-def test_commands_write_to_addresses(
-    command: str, pool: Path, address: str, tmp_path: Path, cli: Cli
-) -> None:
+def test_commands_write_remotely(command: str, pool: Path, address: str, tmp_path: Path, cli: Cli) -> None:
     late = make_batches(epochs=8, per_epoch=4, images=make_images(classes=10))[24:]
     write_pool(tmp_path / "rest", late, header=make_header(10, 8), images=make_images(classes=10))
     more = {"prune": ("--ratio", 2), "encode": ("--codec", "int8")}.get(command, ())
@@ -179,9 +165,7 @@ def test_commands_write_to_addresses(
     assert not (outgoing_folder(address) / "pool").exists()
 
 
-def test_pruning_to_a_fortieth_fetches_little_more(
-    http: FileServer, http_proxy: Proxy, tmp_path: Path, cli: Cli
-) -> None:
+def test_pruning_fetches_little(http: FileServer, http_proxy: Proxy, tmp_path: Path, cli: Cli) -> None:
     big = small_pool(tmp_path / "big", codec="f16:plain", epochs=40, classes=1000, rows=64)
     http.add(big, tmp_path.name)
     http_proxy.behave()
@@ -192,9 +176,6 @@ def test_pruning_to_a_fortieth_fetches_little_more(
     expected = PoolReader(tmp_path / "pruned").manifest
     assert json.loads(result.stdout)["content_digest"] == expected.content_digest
     assert http_proxy.traffic().bytes_down < 1.3 * pool_bytes(expected)
-
-
-# Cards
 
 
 def test_a_copy_brings_the_card(
@@ -217,9 +198,7 @@ def test_a_copy_brings_the_card(
     assert store.read("README.md") == b"# edited"
 
 
-def test_cards_are_written_to_addresses(
-    cli: Cli, pool: Path, other: Path, address: str, http: FileServer
-) -> None:
+def test_cards_at_addresses(cli: Cli, pool: Path, other: Path, address: str, http: FileServer) -> None:
     copy_pool(pool, address)
     result = cli("inspect", address, "--card", "--json")
     assert result.exit_code == 0, result.output
@@ -237,9 +216,6 @@ def test_cards_are_written_to_addresses(
     assert "README.md" not in store.sizes()
     served = http.add(pool, pool.parent.name)
     assert "web servers are read-only" in cli("inspect", served, "--card").stderr
-
-
-# Interrupted
 
 
 def test_scoring_resumes_and_sees_pools_published_meanwhile(
