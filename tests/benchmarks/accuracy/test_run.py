@@ -1,4 +1,4 @@
-"""The plan on 100 classes, carried out: a quick run that is killed and resumed."""
+"""The plan, carried out: a quick run that is killed and resumed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy.tiny100.plan import FULL, QUICK, trial_cells
-from benchmarks.accuracy.tiny100.run import Place, do_task, left
+from benchmarks.accuracy.plan import FULL, QUICK, trial_cells
+from benchmarks.accuracy.run import Place, do_task, left
 from tests.benchmarks.accuracy.made_results import made_record, quick_store
 
 
 def test_a_task_that_is_done_is_not_done_again_nor_mixed_with_another_scale(tmp_path: Path) -> None:
     place = Place(store=quick_store(tmp_path / "results.json"), work=tmp_path / "work")
     task = trial_cells(QUICK)[0]
-    place.store.add(task, replace(made_record(task, 0.5), scale=QUICK.scale.as_json()))
-    assert do_task(QUICK, place, task) == "was done by another process"
+    place.store.add(task, made_record(task, 0.5))
+    assert do_task(QUICK, place, task) == "was done by another run"
     with pytest.raises(SystemExit, match="another scale"):
         replace(place.store, scale=FULL.scale).read()
 
@@ -31,9 +31,9 @@ def test_a_task_that_is_done_is_not_done_again_nor_mixed_with_another_scale(tmp_
 @pytest.mark.timeout(900)  # students are trained for real: minutes on a busy machine
 def test_a_killed_run_is_resumed(tmp_path: Path, project: Path) -> None:
     path = tmp_path / "results.json"
-    command = [sys.executable, "-m", "benchmarks.accuracy", "--scale", "tiny100", "--quick", "--allow-dirty"]
+    command = [sys.executable, "-m", "benchmarks.accuracy", "--quick", "--allow-dirty"]
     command += ["--work", str(tmp_path / "work"), "--results", str(path)]
-    words = [*command, "--groups", "a,b,c", "--workers", "2"]
+    words = [*command, "--groups", "a,b,c,calibration", "--workers", "2"]
     with subprocess.Popen(words, cwd=project, stderr=subprocess.DEVNULL) as process:
         while not path.exists():
             assert process.poll() is None
@@ -46,7 +46,7 @@ def test_a_killed_run_is_resumed(tmp_path: Path, project: Path) -> None:
     cells = json.loads(path.read_text())["results"]["cells"]
     assert 0 < len(kept) < len(cells)
     assert cells[: len(kept)] == kept
-    assert left(QUICK, quick_store(path), ("a", "b", "c")) == []
+    assert left(QUICK, quick_store(path), ("a", "b", "c", "calibration")) == []
     # Pools and checkpoints of single cells are gone.
     assert list((tmp_path / "work" / "tiny100-quick" / "cells").iterdir()) == []
     assert all(cell["commit"] and cell["steps"] > 0 and 0 <= cell["top1"] <= 1 for cell in cells)
