@@ -1,4 +1,4 @@
-"""The results' section on accuracy at 100 classes, as far as its plan has come."""
+"""The results' section on accuracy under pruning, from the finished cells of its plan."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from benchmarks.readme.parts import Results, by_ratio, table
 NAME = "accuracy_tiny100"
 
 
-def accuracy100(results: Results) -> Iterable[str]:
-    """Yield setting, pictures and tables; nothing before the plan has chosen the iterations of recovery."""
-    if NAME not in results or results[NAME]["decisions"]["iterations"] is None:
-        return
+def accuracy(results: Results) -> Iterable[str]:
+    """Yield setting, pictures and tables."""
     found = results[NAME]
     yield _setting(found)
     yield ""
@@ -25,12 +23,18 @@ def accuracy100(results: Results) -> Iterable[str]:
     yield f"![Recovered images of lpld and sre2l](../benchmarks/results/{NAME}_images.png)"
     for group, heading in HEADINGS.items():
         rows = [row for row in found["rows"] if group in row["groups"]]
-        # Codecs have f16 to compare them with, which alone says nothing.
-        if rows and not (group in ("c", "c2") and {row["codec"] for row in rows} == {"f16"}):
+        if rows and _has_own_students(group, rows):
             yield from by_ratio(heading, rows, iterations=group == "settled")
     yield from _choice(found)
     yield ""
     yield results.source(NAME)
+
+
+def _has_own_students(group: str, rows: list[dict[str, Any]]) -> bool:
+    """Return whether a group has more than the students that it shares with others for comparison."""
+    if group in ("c", "c2"):
+        return any(row["codec"] != "f16" for row in rows)
+    return group != "ablation" or any(row["method"] == "lpld-global" for row in rows)
 
 
 def _setting(found: dict[str, Any]) -> str:
@@ -53,13 +57,13 @@ def _setting(found: dict[str, Any]) -> str:
 
 
 def _choice(found: dict[str, Any]) -> Iterable[str]:
-    """Yield what codecs were chosen from, on a seed that is not among those of the other tables."""
+    """Yield the codecs that were tried on seed 0, from which the best were chosen."""
     tried = {row["ratio"] for row in found["choice"] if row["codec"] != "f16"}
     if not tried:
         return
     yield ""
     yield (
-        "Codecs were chosen from these, by one student each, of seed 0; tables above have the chosen ones "
+        "These codecs were tried with one student each, of seed 0. The tables above show the best ones "
         "on other seeds. Bytes are those of the whole pool."
     )
     yield ""

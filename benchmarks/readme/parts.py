@@ -21,14 +21,11 @@ class Results:
     def __init__(self, folder: Path = RESULTS) -> None:
         self._folder = folder
 
-    def __contains__(self, name: str) -> bool:
-        return (self._folder / f"{name}.json").exists()
-
     def __getitem__(self, name: str) -> Any:
         return json.loads((self._folder / f"{name}.json").read_text())["results"]
 
     def source(self, name: str) -> str:
-        """Return the command that makes a document today, and where it is."""
+        """Return the command that makes a document, and a link to the document."""
         return f"`{command(name)}`, [{name}.json](../benchmarks/results/{name}.json)"
 
 
