@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.report import variant_name
+from benchmarks.accuracy.rows import variant_name
 from benchmarks.common.harness import PROJECT, RESULTS
 
 MAP = PROJECT / "benchmarks" / "README.md"
