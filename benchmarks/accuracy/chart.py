@@ -81,9 +81,9 @@ def _points(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _is_plain(cell: dict[str, Any], decided: dict[str, Any]) -> bool:
     """Whether a cell is of the main setting, pruned at random and drawn from all batches."""
     other = ("ipc", "prefer", "drop_easy", "drop_hard", "student", "policy", "mix")
-    other = (*other, "temperature_schedule", "student_temperature")
+    temperatures = ("temperature_schedule", "student_temperature")
     settled = cell["iterations"] in (None, decided["iterations"])
-    return settled and cell["pool"] == "batches" and not any(cell[name] for name in other)
+    return settled and cell["pool"] == "batches" and not any(cell[name] for name in (*other, *temperatures))
 
 
 def _is_chosen(cell: dict[str, Any], decided: dict[str, Any]) -> bool:
