@@ -180,6 +180,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="change nothing; fail if it is out of date")
     arguments = parser.parse_args()
     results = Results()
+    if refused := results.refused():
+        sys.exit("\n".join(refused))
     documents = {PAGE: page(results), README: with_figures(README.read_text(), results)}
     old = [path for path, text in documents.items() if not path.exists() or path.read_text() != text]
     if arguments.check:

@@ -21,6 +21,16 @@ class Results:
     def __init__(self, folder: Path = RESULTS) -> None:
         self._folder = folder
 
+    def refused(self) -> list[str]:
+        """Return a message for every document that was measured on uncommitted files."""
+        found = []
+        for path in sorted(self._folder.glob("*.json")):
+            facts = json.loads(path.read_text())["circumstances"]
+            if facts["commit"].endswith("-dirty") or facts.get("uncommitted_files", 0):
+                again = command(path.stem)
+                found.append(f"{path.name} was measured on uncommitted files: run `{again}` on a commit")
+        return found
+
     def __getitem__(self, name: str) -> Any:
         return json.loads((self._folder / f"{name}.json").read_text())["results"]
 

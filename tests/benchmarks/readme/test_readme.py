@@ -43,8 +43,19 @@ def test_links_lead_somewhere(project: Path, document: str) -> None:
 
 
 def test_results_say_how_they_were_made(project: Path) -> None:
+    assert Results().refused() == []
     for path in sorted((project / "benchmarks" / "results").glob("*.json")):
         document = json.loads(path.read_text())
         assert document["command"], path
         assert {"date", "commit", "versions"} <= document["circumstances"].keys(), path
         assert not re.search(r"/(tmp|root|home|work)/", document["command"]), path
+
+
+@pytest.mark.parametrize(
+    "facts", [{"commit": "abc1234-dirty"}, {"commit": "abc1234", "uncommitted_files": 2}]
+)
+def test_results_of_uncommitted_files_are_refused(tmp_path: Path, facts: dict[str, object]) -> None:
+    for name, circumstances in {"scaling": {"commit": "abc1234"}, "diversity": facts}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"circumstances": circumstances}))
+    (message,) = Results(tmp_path).refused()
+    assert message.startswith("diversity.json was measured on uncommitted files: run `python -m benchmarks.")
