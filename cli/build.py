@@ -10,8 +10,8 @@ import click
 from lpld_core.verbs import build, build_defaults
 
 from .console import says_if_finished, says_if_stopped, show
-from .options import given_only, verb_command
-from .progress import CommandProgress, human_seconds
+from .options import verb_command
+from .progress import human_seconds
 
 
 @verb_command("build", build, usual=build_defaults({}))
@@ -37,7 +37,7 @@ def command(images: Path, out: str, as_json: bool, **given: Any) -> None:
       lpld-labels build syn pools/in1k --teacher resnet18 --part 1/3     (2/3, 3/3)
     """
     with says_if_stopped(out), says_if_finished(None if given["dry_run"] else out):
-        result = build(images, out, progress=CommandProgress(), **given_only(given))
+        result = build(images, out, **given)
     if result.cost is not None:
         show(f"Dry run of {images}, nothing written", result.cost, as_json=as_json)
         if not as_json:

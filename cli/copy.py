@@ -9,8 +9,7 @@ from lpld_labels.io.addresses import redact
 from lpld_labels.verbs import copy
 
 from .console import says_if_finished, show
-from .options import given_only, verb_command
-from .progress import CommandProgress
+from .options import verb_command
 
 
 @verb_command("copy", copy)
@@ -25,7 +24,7 @@ def command(pools: tuple[str, ...], out: str, as_json: bool, **given: Any) -> No
     """
     began = time.monotonic()
     with says_if_finished(out, pool=not given["unpack"]):
-        result = copy(pools, out, progress=CommandProgress(), **given_only(given))
+        result = copy(pools, out, **given)
     facts = result.as_json()
     if not given["unpack"]:
         places = {"pools": [redact(pool) for pool in pools], "out": redact(out)}

@@ -7,8 +7,7 @@ from typing import Any
 from lpld_labels.verbs import encode
 
 from .console import note, says_if_finished, show, times_smaller
-from .options import given_only, verb_command
-from .progress import CommandProgress
+from .options import verb_command
 
 
 @verb_command("encode", encode)
@@ -23,7 +22,7 @@ def command(pool: str, out: str, as_json: bool, **given: Any) -> None:
       lpld-labels encode small again --views stored
     """
     with says_if_finished(out):
-        result = encode(pool, out, progress=CommandProgress(), **given_only(given))
+        result = encode(pool, out, **given)
     show(f"Encode {pool}", {"pool": pool, "out": out, **result.as_json()}, as_json=as_json)
     if result.fidelity is not None and result.after > result.before:
         smaller = times_smaller(result.before / result.after)

@@ -7,8 +7,7 @@ from typing import Any
 from lpld_labels.verbs import export
 
 from .console import note, says_if_finished, show
-from .options import given_only, verb_command
-from .progress import CommandProgress
+from .options import verb_command
 
 
 @verb_command("export", export)
@@ -21,7 +20,7 @@ def command(pool: str, out: str, as_json: bool, **given: Any) -> None:
       lpld-labels export pool lpqld --format lpqld --top-k 50
     """
     with says_if_finished(out, pool=False):
-        report = export(pool, out, progress=CommandProgress(), **given_only(given))
+        report = export(pool, out, **given)
     facts = report.as_json()
     if not as_json:
         del facts["notes"], facts["claims"]

@@ -8,8 +8,7 @@ from typing import Any
 from lpld_labels.verbs import import_labels
 
 from .console import says_if_finished, show
-from .options import given_only, verb_command
-from .progress import CommandProgress
+from .options import verb_command
 
 
 @verb_command("import", import_labels)
@@ -23,7 +22,7 @@ def command(source: Path, out: str, as_json: bool, **given: Any) -> None:
       lpld-labels verify pool --images syn_data --teacher resnet18
     """
     with says_if_finished(out):
-        result = import_labels(source, out, progress=CommandProgress(), **given_only(given))
+        result = import_labels(source, out, **given)
     facts = result.as_json()
     if not as_json:
         facts |= {"source": str(source), "pool": out}

@@ -13,29 +13,23 @@ import click
 from lpld_labels.errors import LabelPoolError, UsageError, extras_required, without_secrets
 from lpld_labels.version import __version__
 
-LAZY_COMMANDS: dict[str, tuple[str, str]] = {
-    "squeeze": (
-        ".squeeze",
-        "Compute per-class BatchNorm statistics of a teacher: real images -> statistics.",
-    ),
-    "recover": (".recover", "Synthesise images from a teacher: statistics -> image folder."),
-    "analyze": (".analyze", "Compare the diversity of image folders with real images."),
-    "build": (".build", "Label an image folder with a teacher: images -> pool."),
-    "prune": (".prune", "Keep some of the label batches: pool -> smaller pool."),
-    "encode": (".encode", "Store labels in fewer bytes: pool -> pool with another codec."),
-    "copy": (".copy", "Copy a pool to or from an address, merge pools, add or extract images."),
-    "plan": (".plan", "Find the prune ratio and codec that fit a byte budget."),
-    "train": (".train", "Train a student from a pool."),
-    "inspect": (".inspect", "Show a pool's contents and size, its card or its recipe."),
-    "report": (".report", "Write an HTML report on a pool, or compare several pools."),
-    "verify": (".verify", "Check that a pool is intact and its labels are correct."),
-    "import": (
-        ".import_labels",
-        "Turn a label folder of another program into a pool; its pickles are not executed.",
-    ),
-    "export": (".export", "Write a pool as a label folder that older programs read."),
+LAZY_COMMANDS: dict[str, str] = {
+    "squeeze": "Compute per-class BatchNorm statistics of a teacher: real images -> statistics.",
+    "recover": "Synthesise images from a teacher: statistics -> image folder.",
+    "analyze": "Compare the diversity of image folders with real images.",
+    "build": "Label an image folder with a teacher: images -> pool.",
+    "prune": "Keep some of the label batches: pool -> smaller pool.",
+    "encode": "Store labels in fewer bytes: pool -> pool with another codec.",
+    "copy": "Copy a pool to or from an address, merge pools, add or extract images.",
+    "plan": "Find the prune ratio and codec that fit a byte budget.",
+    "train": "Train a student from a pool.",
+    "inspect": "Show a pool's contents and size, its card or its recipe.",
+    "report": "Write an HTML report on a pool, or compare several pools.",
+    "verify": "Check that a pool is intact and its labels are correct.",
+    "import": "Turn a label folder of another program into a pool; its pickles are not executed.",
+    "export": "Write a pool as a label folder that older programs read.",
 }
-"""Command name -> (module, one line of help)."""
+"""Command name -> one line of help. Each command is in the module of that name."""
 
 
 class LazyGroup(click.Group):
@@ -53,12 +47,13 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in LAZY_COMMANDS:
             return None
-        command: click.Command = importlib.import_module(LAZY_COMMANDS[cmd_name][0], __package__).command
+        module = "import_labels" if cmd_name == "import" else cmd_name  # a module cannot be named import
+        command: click.Command = importlib.import_module(f".{module}", __package__).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in LAZY_COMMANDS.items()])
+            formatter.write_dl(list(LAZY_COMMANDS.items()))
 
 
 def _local(word: str) -> str:

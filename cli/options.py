@@ -2,7 +2,7 @@
 
 @verb_command("squeeze", squeeze)
 def command(data, out, as_json, **given):
-    squeeze(data, out, **given_only(given))
+    squeeze(data, out, **given)
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from lpld_labels.errors import UsageError
 from lpld_labels.format.strict_json import is_text
 from lpld_labels.settings import SettingField, setting_fields
 from lpld_labels.transforms.settings import Amount
+
+from .progress import CommandProgress
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -149,16 +151,22 @@ def verb_command(
     types: Mapping[str, Any] | None = None,
     cls: type[click.Command] = click.Command,
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a command with a verb's arguments, options and help text, followed by the command's examples."""
+    """Make a command with a verb's arguments, options and help text, followed by the command's examples.
+
+    The command gets only the options that were given or have a default, and `progress`.
+    """
 
     def make(command: Callable[..., Any]) -> click.Command:
+        def run(**values: Any) -> None:
+            command(progress=CommandProgress(), **given_only(values))
+
         call = vars(function)["call"]
-        command = call_options(call, usual=usual, types=types)(json_option(command))
+        call_options(call, usual=usual, types=types)(json_option(run))
         for entry in reversed(fields(call)):
             if not entry.kw_only:
-                command = click.argument(entry.name, **_ARGUMENTS.get(entry.name, {"type": FOLDER}))(command)
+                click.argument(entry.name, **_ARGUMENTS.get(entry.name, {"type": FOLDER}))(run)
         parts = (vars(function)["__wrapped__"].__doc__, command.__doc__)
-        return click.command(name, cls, help="\n\n".join(map(inspect.cleandoc, parts)))(command)
+        return click.command(name, cls, help="\n\n".join(map(inspect.cleandoc, parts)))(run)
 
     return make
 

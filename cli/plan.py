@@ -8,8 +8,7 @@ from lpld_labels.inspect.text import human_bytes
 from lpld_labels.verbs import Planned, plan
 
 from .console import print_json, says_if_finished, show, stdout_console
-from .options import BUDGET, OUT, given_only, verb_command
-from .progress import CommandProgress
+from .options import BUDGET, OUT, verb_command
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @verb_command("plan", plan, types={"budget": BUDGET, "apply": OUT})
-def command(pool: str, as_json: bool, apply: str | None, **given: Any) -> None:
+def command(pool: str, as_json: bool, apply: str | None = None, **given: Any) -> None:
     """\b
     Examples:
       lpld-labels plan pool --budget 300MB
@@ -27,7 +26,7 @@ def command(pool: str, as_json: bool, apply: str | None, **given: Any) -> None:
       lpld-labels plan pool --budget 300MB --apply small --jobs 4
     """
     with says_if_finished(apply):
-        result = plan(pool, apply=apply, progress=CommandProgress(), **given_only(given))
+        result = plan(pool, apply=apply, **given)
     if as_json:
         facts = result.as_json()
         print_json({name: value for name, value in facts.items() if name != "applied" or value is not None})

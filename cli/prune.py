@@ -7,8 +7,7 @@ from typing import Any
 from lpld_labels.verbs import prune
 
 from .console import says_if_finished, show
-from .options import POOL_BUDGET, given_only, verb_command
-from .progress import CommandProgress
+from .options import POOL_BUDGET, verb_command
 
 
 @verb_command("prune", prune, types={"budget": POOL_BUDGET})
@@ -20,5 +19,5 @@ def command(pool: str, out: str, as_json: bool, **given: Any) -> None:
       lpld-labels prune pool hard --ratio 40 --by confidence --prefer hard
     """
     with says_if_finished(None if given["dry_run"] else out):
-        result = prune(pool, out, progress=CommandProgress(), **given_only(given))
+        result = prune(pool, out, **given)
     show(f"Prune {result.pool}", result.as_json(), as_json=as_json)

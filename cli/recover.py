@@ -8,8 +8,7 @@ from typing import Any
 from lpld_core.image_verbs import recover
 
 from .console import says_if_stopped, show
-from .options import FILE, given_only, verb_command
-from .progress import CommandProgress
+from .options import FILE, verb_command
 
 
 @verb_command("recover", recover, types={"statistics": FILE})
@@ -31,6 +30,6 @@ def command(out: Path, as_json: bool, **given: Any) -> None:
           --device cuda --ray 10.0.0.1:6379
     """
     with says_if_stopped(out):
-        result = recover(out, progress=CommandProgress(), **given_only(given))
+        result = recover(out, **given)
     facts = {"images": str(out), "method": given["method"], **result.as_json()}
     show("Recovered images", facts, as_json=as_json)

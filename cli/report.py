@@ -12,8 +12,7 @@ from lpld_labels.pool.pool_files import manifest_of
 from lpld_labels.verbs import Reported, report
 
 from .console import note, print_json, stdout_console
-from .options import given_only, verb_command
-from .progress import CommandProgress
+from .options import verb_command
 from .recipe import recipe
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ def command(pools: tuple[str, ...], as_json: bool, **given: Any) -> None:
       lpld-labels report pools/*
       lpld-labels report pools/f16 pools/klt --json | jq .relations
     """
-    lines = recipe(manifest_of(pools[0])) if given["out"] is not None else ()
-    result = report(pools, recipe=lines, progress=CommandProgress(), **given_only(given))
+    lines = recipe(manifest_of(pools[0])) if "out" in given else ()
+    result = report(pools, recipe=lines, **given)
     if as_json:
         print_json(result.as_json())
     elif isinstance(result, Reported):

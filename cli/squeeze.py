@@ -8,8 +8,7 @@ from typing import Any
 from lpld_core.image_verbs import squeeze
 
 from .console import note, says_if_stopped, show
-from .options import given_only, verb_command
-from .progress import CommandProgress
+from .options import verb_command
 
 
 @verb_command("squeeze", squeeze)
@@ -22,7 +21,7 @@ def command(data: Path, out: Path, as_json: bool, **given: Any) -> None:
           --teacher small-resnet10:width=32,stem_stride=2 --teacher-weights teacher.safetensors
     """
     with says_if_stopped(out):
-        result = squeeze(data, out, progress=CommandProgress(), **given_only(given))
+        result = squeeze(data, out, **given)
     if given["train_teacher"]:
         note(f"teacher saved as {given['weights']}")
     show(f"Statistics of {data}", result.as_json(), as_json=as_json)

@@ -16,8 +16,7 @@ from lpld_core.verbs import TrainCall, require_trainable, train, train_defaults,
 from lpld_labels.errors import LabelPoolError, WorkerDiedError
 
 from .console import note, says_if_stopped, show
-from .options import FILE, given_only, verb_command
-from .progress import CommandProgress
+from .options import FILE, verb_command
 
 if TYPE_CHECKING:
     from lpld_core.train.ranks import Ranks
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_SECONDS = 60.0
 """How long a process waits for the first process of its machine to report an error."""
 _chosen = False
-"""Whether `one_voice` has chosen this process to report how the run ended."""
+"""Whether `one_report` has chosen this process to report errors."""
 
 
 class ReportOnce(click.Command):
@@ -42,7 +41,7 @@ class ReportOnce(click.Command):
 
 @contextlib.contextmanager
 def _first_reports() -> Iterator[None]:
-    """Let only the first process of a machine report errors, unless `one_voice` chose another process."""
+    """Let only the first process of a machine report errors, unless `one_report` chose another process."""
     try:
         yield
     except (LabelPoolError, click.ClickException) as error:
@@ -54,8 +53,8 @@ def _first_reports() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def one_voice(ranks: Ranks) -> Iterator[None]:
-    """Let one process report how the run ended; the others exit silently."""
+def one_report(ranks: Ranks) -> Iterator[None]:
+    """Let one process report an error; the others exit silently."""
     if ranks.world == 1:
         yield
         return
@@ -104,12 +103,11 @@ def command(pool: str, as_json: bool, **given: Any) -> None:
       torchrun --nproc-per-node 8 -m lpld_cli train pools/in1k --images syn/in1k_ipc10 --device cuda
       lpld-labels train pools/in1k_40x_packed --val imagenet/val
     """
-    chosen = given_only(given)
-    call = TrainCall(pool=pool, progress=CommandProgress(), **train_defaults(chosen) | chosen)
+    call = TrainCall(pool=pool, **train_defaults(given) | given)
     require_trainable(call)
     from lpld_core.train.ranks import joined_ranks
 
-    with says_if_stopped(call.place), joined_ranks(call.device) as ranks, one_voice(ranks):
+    with says_if_stopped(call.place), joined_ranks(call.device) as ranks, one_report(ranks):
         result = train_in(call, ranks)
     if not ranks.first:
         return

@@ -10,8 +10,7 @@ from lpld_core.verbs import verify
 from lpld_labels.inspect.text import human_bytes
 
 from .console import print_json, stdout_console
-from .options import given_only, verb_command
-from .progress import CommandProgress
+from .options import verb_command
 
 if TYPE_CHECKING:
     from lpld_core.relabel.verify_teacher import TeacherCheck
@@ -27,7 +26,7 @@ def command(pool: str, as_json: bool, **given: Any) -> None:
       lpld-labels verify pools/in1k_ipc10 --json | jq '.problems[].file'
       lpld-labels verify pools/in1k_ipc10 --images syn/in1k_ipc10 --teacher resnet18 --batches 20
     """
-    result = verify(pool, progress=CommandProgress(), **given_only(given))
+    result = verify(pool, **given)
     if as_json:
         print_json(result.as_json())
     else:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lpld_core.images import RealFolder, Rows, labelled_batches
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.random_streams import Stream, keyed_generator
+from lpld_labels.format.random_streams import Stream
 
 _BANDWIDTH_SAMPLE = 2000
 _KERNEL_ROWS = 1024
@@ -108,7 +108,11 @@ def analyse(
     for folder in (*(folder for _, folder in folders), real):
         model.require_classes(folder.classes, "image folder", where=folder.root)
     parts = [(name, folder, np.arange(len(folder))) for name, folder in folders]
-    parts.append(("real", real, _sample(real, real_per_class, seed)))
+    sampled = [
+        real.sample(label, real_per_class, seed=seed, stream=Stream.ANALYSIS_SAMPLE)
+        for label in range(real.classes)
+    ]
+    parts.append(("real", real, np.concatenate(sampled)))
     total, done = sum(len(rows) for _, _, rows in parts), 0
 
     def batches(folder: RealFolder, rows: Rows) -> Iterator[tuple[Tensor, Tensor]]:
@@ -135,16 +139,6 @@ def analyse(
         for (name, folder, rows), (values, labels) in zip(parts, features, strict=True)
     ]
     return Analysis(folders=tuple(results), bandwidth=bandwidth)
-
-
-def _sample(folder: RealFolder, per_class: int, seed: int) -> Rows:
-    """Choose up to `per_class` random images of every class; return their rows in folder order."""
-    kept = []
-    for label in range(folder.classes):
-        rows = folder.rows_of(label)
-        draws = keyed_generator(seed, Stream.ANALYSIS_SAMPLE, label, 0, 0).random(len(rows))
-        kept.append(rows[np.sort(np.argsort(draws, kind="stable")[:per_class])])
-    return np.concatenate(kept)
 
 
 @torch.inference_mode()

@@ -67,6 +67,12 @@ class RealFolder:
     def rows_of(self, label: int) -> Rows:
         return np.flatnonzero(self.labels == label)
 
+    def sample(self, label: int, most: int, *, seed: int, stream: Stream) -> Rows:
+        """Choose up to `most` random images of a class; return their rows in folder order."""
+        rows = self.rows_of(label)
+        draws = keyed_generator(seed, stream, label, 0, 0).random(len(rows))
+        return rows[np.sort(np.argsort(draws, kind="stable")[:most])]
+
     def listing_digest(self, rows: Rows | None = None, *, dates: bool = False) -> str:
         """Return a hex SHA-256 of image paths and sizes. rows: None for all. dates: add the file dates."""
         state = hashlib.sha256()
@@ -157,10 +163,6 @@ def random_crops(
     heights, widths = (np.full(count, side, np.int64) for side in image)
     crops: list[list[int]] = draw_crops(draws, heights, widths, augmentation).tolist()
     return crops
-
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 V = TypeVar("V", bound=ViewBatch)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,12 +67,10 @@ class TorchExecutorOptions(ExecutorOptions):
         float | None, Setting("GPUs per Ray worker, e.g. 0.5.  [default: 1 with --device cuda, else 0]", ge=0)
     ] = None
 
-    @contextmanager
-    def opened_for(self, device: str, threads: int | None) -> Iterator[Executor]:
+    def opened_for(self, device: str, threads: int | None) -> AbstractContextManager[Executor]:
         """Open the executor. device: torch device of its workers. threads: CPU threads of each worker."""
         gpus = float(device.startswith("cuda")) if self.gpus_per_task is None else self.gpus_per_task
-        with self.opened(gpus=gpus, threads=threads) as executor:
-            yield executor
+        return self.opened(gpus=gpus, threads=threads)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.accuracy.cells import Cell, Scale
 from benchmarks.accuracy.stopwatch import Stopwatch
-from benchmarks.accuracy.temperatures import with_temperatures
 from benchmarks.accuracy.work import Workshop
 from lpld_core.train.evaluate import ValidationSet
 from lpld_core.train.settings import SamplingPolicy, TrainSettings
@@ -23,16 +23,16 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.plan import apply_plan, plan_budget
-from lpld_labels.transforms.prune import plan_prune, write_pruned
+from lpld_labels.transforms.prune import kept_count, plan_prune, ratio_that_keeps, write_pruned
 from lpld_labels.transforms.settings import DEFAULT_FIDELITY, PlanSettings, PruneSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """What came of a student: shares of correct answers, its pool's size, its steps.
+    """The accuracy of a student, the size of its pool, and its steps.
 
-    seconds: of processor time for its training. preparing: the same until its pool was there, with what was
-    missing of teachers, images and labels.
+    seconds: processor time of its training. preparing: processor time before that, for its pool and for
+    missing teachers, images and labels.
     """
 
     top1: float
@@ -48,7 +48,7 @@ class CellResult:
 def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
     """Make what is missing, then prune, train and evaluate one student.
 
-    Call `forget_student` when what came of it is safe; until then the same call finds the student as it is.
+    The same call resumes an interrupted training. Call `forget_student` once the result is saved.
     """
     scale = workshop.scale
     begun = time.process_time()
@@ -58,8 +58,8 @@ def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
     with pool_of(workshop, cell) as pool:
         preparing = time.process_time() - begun
         watch = Stopwatch(folder.with_suffix(".seconds"))
-        # A codec that is fitted again may come out otherwise by a bit. The folder is this cell's alone, so a
-        # student of the other pool may go.
+        # overwrite: a codec that is fitted again may differ by a bit, which makes another pool. The folder
+        # belongs to this cell alone, so its old student can be replaced.
         found = train_student(
             pool,
             images,
@@ -95,17 +95,20 @@ def forget_student(workshop: Workshop, cell: Cell) -> None:
 
 @contextmanager
 def pool_of(workshop: Workshop, cell: Cell) -> Iterator[PoolReader]:
-    """Lend the cell's pool; it is deleted afterwards. All labels in f16 are lent as they are."""
+    """Open the cell's pool, and delete it afterwards. A cell of all labels in f16 shares the full pool."""
     with PoolReader(workshop.labels(cell)) as labels:
         if cell.ratio == 1 and cell.codec == "f16":
             yield labels
             return
-        # In the work directory, so that what a stopped process leaves is found and replaced.
+        # In the work directory, so that the next run replaces what a killed process left.
         folder = _folder(workshop, cell).with_suffix(".pool")
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            made = folder / "f16"
-            write_pruned(plan_prune(labels, prune_settings(workshop.scale, cell)), made)
+            made = Path(labels.location)
+            for number, settings in enumerate(prunings(workshop.scale, cell, len(labels.index))):
+                with PoolReader(made) as before:
+                    made = folder / f"f16-{number}"
+                    write_pruned(plan_prune(before, settings), made)
             if cell.codec != "f16":
                 with PoolReader(made) as plain:
                     fill_budget(labels, folder / "pool", cell, pool_bytes(plain.manifest))
@@ -143,19 +146,31 @@ def fill_budget(labels: PoolReader, out: Path, cell: Cell, budget: int) -> None:
         raise TooFewBytesError(f"{problem}: {error.problem}") from None
 
 
+def prunings(scale: Scale, cell: Cell, batches: int) -> list[PruneSettings]:
+    """Return the successive prunings that make a cell's pool in f16. batches: of the pool of all labels."""
+    last = prune_settings(scale, cell)
+    if not cell.calibrated:
+        return [last]
+    easier, middle = (
+        round((1 - dropped) * batches) for dropped in (cell.drop_hard, cell.drop_hard + cell.drop_easy)
+    )
+    return [
+        PruneSettings(ratio=ratio_that_keeps(easier, batches), by="confidence", prefer="easy"),
+        PruneSettings(ratio=ratio_that_keeps(middle, easier), by="confidence", prefer="hard"),
+        replace(last, ratio=ratio_that_keeps(kept_count(batches, cell.ratio), middle)),
+    ]
+
+
 def prune_settings(scale: Scale, cell: Cell) -> PruneSettings:
     """Return how all labels in f16 are pruned for a cell.
 
-    Epochs stay whole: students that replay them take as many steps as others only if none is cut short.
-    Where the ratio gives no whole number of them, they are rounded up, so that drawing from all batches is
-    never compared with fewer labels than it has itself.
+    Epochs are never cut, so that students that replay them take as many steps as others. Their number is
+    rounded up, so that batches drawn from all epochs are never compared with a smaller pool of whole epochs.
     """
-    if cell.calibrated:
-        raise TooFewBytesError("pools without their easiest and hardest batches are no longer made")
     ratio = cell.ratio
     if cell.pool == "epochs":
         epochs = cell.epochs or scale.epochs
-        # A hair less, so that the count of batches is not rounded down below whole epochs.
+        # The next smaller float, so that the number of batches is not rounded down.
         ratio = max(1.0, math.nextafter(epochs / math.ceil(epochs / cell.ratio), 1.0))
     return PruneSettings(
         ratio=ratio,
@@ -167,24 +182,29 @@ def prune_settings(scale: Scale, cell: Cell) -> PruneSettings:
 
 
 def train_settings(workshop: Workshop, cell: Cell) -> TrainSettings:
-    """Return how a cell's student is trained: as the paper's programs do, but for what the cell says."""
+    """Return how a cell's student is trained: as by the paper's programs, with the cell's settings."""
     scale = workshop.scale
     epochs = cell.epochs or scale.epochs
-    settings = TrainSettings(
+    temperatures: dict[str, Any] = {
+        name: value
+        for name in ("temperature_schedule", "student_temperature")
+        if (value := getattr(cell, name)) is not None
+    }
+    return TrainSettings(
         student=cell.student or scale.network,
         seed=cell.seed,
         epochs=epochs,
         sampling=_policy(cell),
-        loss="mse+gt" if cell.loss == "mse+gt" else "kl",
+        loss="kl",
         learning_rate=scale.student_rate,
         amp=scale.amp,
         evaluate_every=epochs,
+        **temperatures,
     )
-    return with_temperatures(settings, cell)
 
 
 def _policy(cell: Cell) -> SamplingPolicy:
-    """Without ILP, stored epochs are replayed: all of them in turn at 1x, random ones of those left after."""
+    """Return the sampling policy. Without ILP, whole epochs are replayed: in turn at 1x, else at random."""
     if cell.policy is not None:
         return cell.policy
     if cell.pool == "batches":
@@ -193,6 +213,6 @@ def _policy(cell: Cell) -> SamplingPolicy:
 
 
 def _folder(workshop: Workshop, cell: Cell) -> Path:
-    """Return where the student's checkpoints are, the same after a restart."""
+    """Return the folder of the student's checkpoints, the same in every run."""
     settings = json.dumps(workshop.scale.as_json()) + cell.key
     return workshop.root / "cells" / hashlib.sha256(settings.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What an accuracy benchmark trains: a scale says how large the experiment is, a cell is one student."""
+"""The experiment: its scale, and its cells. A cell is one student."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lpld_core.train.settings import SamplingPolicy
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How large an experiment is. Every field decides results, so all are stored with each of them.
+    """How large an experiment is. Every field decides results, so the results file stores all of them.
 
-    network: of teacher and student. second_network: the other teacher of the ensemble.
-    iterations, learning_rate, alpha, roll: of recovery. epochs: views of every image, and passes over the
-    images that a student's step budget is; large_epochs: those at large_ipc. batch_size: of labels and of
-    students. mix: how views are mixed. student_rate: learning rate of students. amp: whether teachers and
-    students are trained with autocast to bfloat16, which takes two thirds of the time on processors that have
-    it; labels and recovery are float32 either way.
+    network: of teacher and student. second_network: unused; recorded scales have it.
+    iterations, learning_rate, alpha, roll: of recovery. epochs: label epochs, which are also the student's
+    training epochs; large_epochs: those at large_ipc. batch_size: of labels and of
+    students. mix: how views are mixed. student_rate: learning rate of students. amp: train teachers and
+    students with autocast to bfloat16, which saves a third of the time on processors that support it. Labels
+    and recovery are always float32.
     """
 
     dataset: str
@@ -37,10 +37,10 @@ class Scale:
     large_ipc: int
     epochs: int
     batch_size: int
-    mix: Mix = "cutmix"
-    student_rate: float = 0.001
-    large_epochs: int | None = None
-    amp: bool = False
+    mix: Mix
+    student_rate: float
+    large_epochs: int
+    amp: bool
 
     def as_json(self) -> dict[str, Any]:
         """Return the scale as JSON values."""
@@ -49,16 +49,16 @@ class Scale:
 
     @staticmethod
     def parse(fields: Mapping[str, Any]) -> Scale:
-        """Return the scale of JSON values; fields that an old record does not have are the defaults."""
+        """Return the scale of JSON values."""
         return Scale(**{**fields, "other_students": tuple(fields["other_students"])})
 
 
-TINY20 = Scale(
-    dataset="tiny20",
+TINY100 = Scale(
+    dataset="tiny100",
     size=32,
     network="small-resnet10:width=32,stem_stride=2",
     second_network="small-resnet18:width=16,stem_stride=2",
-    other_students=("small-resnet10:width=16,stem_stride=2", "small-resnet18:width=32,stem_stride=2"),
+    other_students=("small-resnet18:width=16,stem_stride=2",),
     teacher_epochs=30,
     iterations=300,
     learning_rate=0.1,
@@ -66,8 +66,12 @@ TINY20 = Scale(
     roll=4,
     ipc=10,
     large_ipc=50,
-    epochs=80,
-    batch_size=50,
+    epochs=300,
+    large_epochs=100,
+    batch_size=100,
+    mix="none",
+    student_rate=0.002,
+    amp=True,
 )
 DIGITS = Scale(
     dataset="digits",
@@ -82,33 +86,26 @@ DIGITS = Scale(
     roll=4,
     ipc=4,
     large_ipc=8,
-    epochs=20,
+    epochs=12,
+    large_epochs=4,
     batch_size=20,
-)
-TINY100 = replace(
-    TINY20,
-    dataset="tiny100",
-    other_students=("small-resnet18:width=16,stem_stride=2",),
-    epochs=300,
-    large_epochs=100,
-    batch_size=100,
     mix="none",
     student_rate=0.002,
     amp=True,
 )
-SCALES: Mapping[str, Scale] = {"tiny20": TINY20, "tiny100": TINY100, "digits": DIGITS}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """One student.
 
-    method: whose images: lpld, lpld-global (class batches with global statistics), sre2l, cda, rded, real.
+    method: of the images: lpld, lpld-global (class batches with global statistics), sre2l, cda, rded, real.
     ratio: of pruning. pool: "batches" (ILP: batches are pruned and drawn) or "epochs" (whole epochs are).
-    by, prefer, drop_easy, drop_hard: as in `PruneSettings`.
+    by, prefer: as in `PruneSettings`. drop_easy, drop_hard: shares of the batches, by the teacher's
+    confidence, that calibration leaves out before pruning.
     codec: f16, klt, intN or topk:K; a lossy one keeps as many batches as fit into the bytes of f16 at
-    `ratio`. fidelity: of klt; None for the default. labels: by a "single" teacher or an "ensemble".
-    student: None for the scale's network. policy: of sampling; None for the one that fits `pool`.
+    `ratio`. fidelity: of klt; None for the default. labels, loss: always the defaults; recorded cells have
+    them. student: None for the scale's network. policy: of sampling; None for the one that fits `pool`.
     teacher: trained with label smoothing ("smoothed") or without ("plain").
     iterations, epochs, mix: None for the scale's.
     temperature_schedule, student_temperature: as `train` spells them; None for a constant temperature.
@@ -152,7 +149,6 @@ class Cell:
         parts += [f"{self.by} {self.prefer}"] if self.prefer else []
         parts += [f"easy -{self.drop_easy:.0%} hard -{self.drop_hard:.0%}"] if self.calibrated else []
         parts += [self.codec_name] if self.codec != "f16" else []
-        parts += [self.labels, self.loss] if self.labels != "single" or self.loss != "kl" else []
         parts += [self.student] if self.student else []
         parts += [self.policy] if self.policy else []
         parts += [self.mix] if self.mix else []
@@ -169,3 +165,19 @@ class Cell:
     @property
     def calibrated(self) -> bool:
         return self.drop_easy != 0 or self.drop_hard != 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A finished cell. preparing: seconds spent on missing teachers, images and labels."""
+
+    cell: Cell
+    top1: float
+    top5: float
+    bytes: int
+    rows: int
+    steps: int
+    seconds: float
+    preparing: float = 0.0
+    batches: int = 0
+    commit: str = ""

@@ -1,10 +1,9 @@
-"""What took hours and is ours to give: teachers, class statistics and recovered images of a scale.
+"""Teachers, class statistics and recovered images, which take hours, kept in `benchmarks/data`.
 
-    python -m benchmarks.accuracy.kept WORK/tiny100 tiny100     keep what is finished in a work directory
+    python -m benchmarks.accuracy.kept WORK/tiny100      copy the finished ones from a work directory
 
-It is kept in `benchmarks/data`, and a new work directory begins with it: on any machine a student takes its
-own minutes and not the hours before them, and has the same teacher as all the others of a results file.
-Images that are photos, or are cut from photos (real, rded), stay out.
+A new work directory starts with them, so a student takes minutes on any machine, and all students of a
+results file have the same teacher. Images that are photos, or are cut from photos (real, rded), are not kept.
 """
 
 from __future__ import annotations
@@ -15,19 +14,20 @@ import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from benchmarks.accuracy.cells import SCALES, Scale
+from benchmarks.accuracy.cells import TINY100, Scale
 from benchmarks.common.harness import PROJECT, write_whole
 
 DATA = PROJECT / "benchmarks" / "data"
 RECOVERED = ("lpld-", "sre2l-", "cda-")
 SECONDS = ".seconds"
-"""Beside a folder of images: the seconds of processor time that they took."""
+"""Suffix of a file beside a folder of images: the seconds of processor time of their recovery."""
 _FINISHED_IMAGES = "contact_sheet.png"
 
 
 def keep(work: Path, scale: Scale, kept: Path) -> list[str]:
-    """Copy what is finished in a work directory and not kept yet; return the names."""
+    """Copy the finished parts of a work directory that are not kept yet; return their names."""
     kept.mkdir(parents=True, exist_ok=True)
     written = []
     for source in _finished(work):
@@ -47,17 +47,17 @@ def keep(work: Path, scale: Scale, kept: Path) -> list[str]:
 
 
 def take(work: Path, scale: Scale, kept: Path | None = None) -> None:
-    """Put what is kept of a scale into a work directory, unless it is there already.
+    """Copy the kept parts of a scale into a work directory that does not have them.
 
-    kept: the directory; None for that of the scale's data set. One of another scale is left alone.
+    kept: the directory; None for that of the scale's data set. Parts of another scale are ignored.
     """
     kept = kept or DATA / scale.dataset
     about = kept / "scale.json"
     if not about.exists() or Scale.parse(json.loads(about.read_text())) != scale:
         return
     (work / "images").mkdir(parents=True, exist_ok=True)
-    # A teacher is there when its JSON is, so weights come before it.
-    for source in sorted(kept.glob("*.safetensors")) + sorted(kept.glob("*teacher*.json")):
+    # The JSON marks a teacher as complete, so the weights are copied first.
+    for source in sorted(kept.glob("*.safetensors")) + sorted(kept.glob("teacher-*.json")):
         _copy_whole(source, work / source.name)
     for source in sorted(kept.glob(f"*{SECONDS}")):
         _copy_whole(source, work / "images" / source.name)
@@ -72,8 +72,15 @@ def take(work: Path, scale: Scale, kept: Path | None = None) -> None:
             unfinished.rmdir()
 
 
+def teacher_facts(root: Path, kind: str) -> dict[str, Any] | None:
+    """Return settings and accuracy of a teacher; None if the directory has no such teacher."""
+    path = root / f"teacher-{kind}.json"
+    facts: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return facts
+
+
 def _finished(work: Path) -> Iterator[Path]:
-    for about in sorted(work.glob("*teacher*.json")):
+    for about in sorted(work.glob("teacher-*.json")):
         yield from (about.with_suffix(".safetensors"), about)
     yield from sorted(work.glob("statistics-*.safetensors"))
     for folder in sorted((work / "images").glob("*")):
@@ -84,7 +91,7 @@ def _finished(work: Path) -> Iterator[Path]:
 
 
 def _without_circumstances(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leave out who wrote a file and when: the same images are the same archive."""
+    """Drop owner and time, so that the same images make the same archive."""
     entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = ""
     return entry
@@ -98,17 +105,14 @@ def _copy_whole(source: Path, target: Path) -> None:
 
 
 def main() -> None:
-    """Keep what a work directory has finished."""
+    """Parse, copy, print."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.accuracy.kept",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("work", type=Path, help="the scale's directory below --work")
-    parser.add_argument("scale", choices=sorted(SCALES), help="whose it is")
-    arguments = parser.parse_args()
-    scale = SCALES[arguments.scale]
-    written = keep(arguments.work, scale, DATA / scale.dataset)
+    written = keep(parser.parse_args().work, TINY100, DATA / TINY100.dataset)
     print("\n".join(written) or "nothing new is finished")
 
 

@@ -1,4 +1,4 @@
-"""How much students scatter that differ by their seed alone, and what that leaves of a difference."""
+"""The spread of students that differ only by their seed, and the standard errors that follow."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import variance
 
-from benchmarks.accuracy.claims import Rows
+from benchmarks.accuracy.rows import Rows
 
 USUAL_NOISE = 0.013
-"""Standard deviation of one student's top-1 on 1,000 images, where no row was repeated to measure it."""
+"""Standard deviation of one student's top-1, if no row has several seeds."""
 _CONFIDENCE = 0.975
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """deviation: of one student's top-1. freedom: degrees it was measured with, 0 where it was not."""
+    """deviation: of one student's top-1. freedom: degrees of freedom of its measurement, or 0."""
 
     deviation: float
     freedom: int
@@ -24,12 +24,12 @@ class Noise:
     def two_errors(self, first: int, second: int) -> float:
         """Return two standard errors of a difference between means of so many students.
 
-        Where few students tell how much they scatter, as many more as Student's t asks for.
+        If few students were measured, the factor is Student's t instead of 2.
         """
         return self._two_of(self.deviation * math.sqrt(1 / first + 1 / second))
 
     def two_errors_of_mean(self, count: int) -> float:
-        """Return two standard errors of a mean of so many, if it is their deviation that was measured."""
+        """Return two standard errors of a mean of so many values with this deviation."""
         return self._two_of(self.deviation / math.sqrt(count))
 
     def _two_of(self, error: float) -> float:
@@ -44,7 +44,7 @@ def pooled_noise(rows: Rows) -> Noise:
 
 
 def noise_within(groups: Iterable[Sequence[float]]) -> Noise:
-    """Return how much the values of a group scatter around its mean, over all groups of several."""
+    """Return the deviation of values from the mean of their group, pooled over groups of several values."""
     squares = [(len(group) - 1, variance(group)) for group in groups if len(group) > 1]
     freedom = sum(weight for weight, _ in squares)
     if not freedom:

@@ -1,137 +1,151 @@
-"""Filling the results cell by cell: a JSON line per finished student, processes side by side, resumable.
+"""Carrying out the plan in processes of one thread each. They can be stopped at any time.
 
-Only the parent writes, one line at a time, so that ending it at any moment costs the cells in hand
-and no others. A last line that was cut short is dropped when the file is opened again.
+A process holds the lock of its task from before it checks whether the task is done until it has written the
+outcome, so no task is done twice, even by separate runs. Students and teachers resume from their last
+checkpoint, images from their last group, a pool from its last shard. A check of recovery starts again.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import multiprocessing
+import os
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from benchmarks.accuracy.cells import Cell, Scale
+from benchmarks.accuracy.cells import Cell, Record
+from benchmarks.accuracy.decide import decisions
+from benchmarks.accuracy.plan import GROUPS, Plan, Task, tasks
+from benchmarks.accuracy.settle import check_recovery
+from benchmarks.accuracy.store import Store
+
+_WATCH_SECONDS = 2.0
+_BUSY_SECONDS = 20.0
+_MOST_DEATHS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
-    """A finished cell. preparing, batches, commit: 0 and "" in old records."""
+class Place:
+    """The results file, the work directory (teachers, images, pools), and the data."""
 
-    scale: dict[str, Any]
-    cell: Cell
-    top1: float
-    top5: float
-    bytes: int
-    rows: int
-    steps: int
-    seconds: float
-    preparing: float = 0.0
-    batches: int = 0
-    commit: str = ""
-
-    def line(self) -> str:
-        """Return the record as a line of JSON."""
-        return json.dumps(asdict(self)) + "\n"
-
-    @staticmethod
-    def parse(line: str) -> Record:
-        """Return the record of a line."""
-        fields = json.loads(line)
-        return Record(**{**fields, "cell": Cell(**fields["cell"])})
+    store: Store
+    work: Path
+    data: Path | None = None
 
 
-def read_records(path: Path, scale: Scale) -> list[Record]:
-    """Return the finished cells of one scale; others in the file are passed over."""
-    if not path.exists():
-        return []
-    lines = path.read_text().splitlines(keepends=True)
-    records = [Record.parse(line) for line in lines if line.endswith("\n")]
-    return [record for record in records if Scale.parse(record.scale) == scale]
+def run_plan(plan: Plan, place: Place, *, groups: Sequence[str] = GROUPS, workers: int = 1) -> int:
+    """Do the remaining tasks of some groups; return how many failed. The next run retries those.
 
-
-def run_cells(
-    path: Path,
-    scale: Scale,
-    cells: Sequence[Cell],
-    *,
-    work: Path,
-    data: Path | None = None,
-    workers: int = 1,
-) -> list[Record]:
-    """Train the cells that are not in the file yet and return all of the scale's records.
-
-    workers: processes of one thread each.
+    Killed processes are replaced, up to a limit.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock", timeout=0):
-        _drop_torn_line(path)
-        done = {record.cell.key for record in read_records(path, scale)}
-        missing = [cell for cell in cells if cell.key not in done]
-        _say(f"{len(cells) - len(missing)} of {len(cells)} cells are done")
-        with path.open("a") as stream:
-            for number, (cell, came) in enumerate(_finished(scale, missing, work, data, workers), 1):
-                if isinstance(came, BaseException):
-                    _say(f"{number}/{len(missing)} {cell} failed: {came!r}")
-                    continue
-                stream.write(came.line())
-                stream.flush()
-                _say(f"{number}/{len(missing)} {cell}: {came.top1:.1%} in {came.seconds:.0f} s")
-    return read_records(path, scale)
+    for _ in range(_MOST_DEATHS):
+        try:
+            return _run(plan, place, groups, workers)
+        except BrokenProcessPool:
+            say("a process was killed; its task is resumed")
+    return len(left(plan, place.store, groups))
 
 
-def _finished(
-    scale: Scale, cells: Sequence[Cell], work: Path, data: Path | None, workers: int
-) -> Iterator[tuple[Cell, Record | BaseException]]:
-    """Yield what came of each cell as it ends; only as many are begun as there are processes.
-
-    A cell that fails does not stop a night's work; it is tried again by the next run.
-    """
-    waiting = list(reversed(cells))
+def _run(plan: Plan, place: Place, groups: Sequence[str], workers: int) -> int:
+    failed: set[str] = set()
+    busy: set[str] = set()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_one_thread) as processes:
-        running: dict[Future[Record], Cell] = {}
+    with ProcessPoolExecutor(workers, context, initializer=_prepare, initargs=(os.getpid(),)) as processes:
+        running: dict[Future[str], Task] = {}
         while True:
-            while waiting and len(running) < workers:
-                cell = waiting.pop()
-                running[processes.submit(_train, scale, cell, work, data)] = cell
+            away = failed | busy | {task.key for task in running.values()}
+            todo = [task for task in left(plan, place.store, groups) if task.key not in away]
+            for task in todo[: workers - len(running)]:
+                running[processes.submit(do_task, plan, place, task)] = task
+            if not running and busy:
+                # Another run is doing the next tasks.
+                time.sleep(_BUSY_SECONDS)
+                busy.clear()
+                continue
             if not running:
-                return
+                return len(failed)
             ended, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in ended:
-                yield running.pop(future), future.exception() or future.result()
+                task = running.pop(future)
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    raise error
+                came = f"failed: {error!r}" if error is not None else future.result()
+                failed |= {task.key} if error is not None else set()
+                busy |= {task.key} if came == BUSY else set()
+                say(f"{task}: {came}")
 
 
-def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
+BUSY = "another run is doing it"
 
 
-def _train(scale: Scale, cell: Cell, work: Path, data: Path | None) -> Record:
-    """Run in a process of its own."""
+def left(plan: Plan, store: Store, groups: Sequence[str] = GROUPS) -> list[Task]:
+    """Return the known tasks that are not done."""
+    results = store.read()
+    done = results.done
+    return [task for _, task in tasks(plan, decisions(plan, results), groups) if task.key not in done]
+
+
+def do_task(plan: Plan, place: Place, task: Task) -> str:
+    """Do one task unless it is done or in progress, store its outcome, and return a summary."""
+    from benchmarks.accuracy.cell import TooFewBytesError
+
+    locks = place.work / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    name = hashlib.sha256(task.key.encode()).hexdigest()[:16]
+    try:
+        with FileLock(locks / f"task-{name}.lock", timeout=0):
+            if task.key in place.store.read().done:
+                return "was done by another run"
+            try:
+                return _work(plan, place, task)
+            except TooFewBytesError as error:
+                place.store.add(task, str(error))
+                return f"refused: {error}"
+    except Timeout:
+        return BUSY
+
+
+def _work(plan: Plan, place: Place, task: Task) -> str:
     from benchmarks.accuracy.cell import forget_student, train_cell
     from benchmarks.accuracy.work import Workshop
     from benchmarks.common.harness import commit
 
-    workshop = Workshop.open(work, scale, data)
-    result = train_cell(workshop, cell)
-    forget_student(workshop, cell)
-    return Record(scale=scale.as_json(), cell=cell, commit=commit(), **asdict(result))
+    workshop = Workshop.open(place.work, plan.scale, place.data)
+    if isinstance(task, Cell):
+        found = train_cell(workshop, task)
+        place.store.add(task, Record(cell=task, commit=commit(), **asdict(found)))
+        forget_student(workshop, task)
+        return f"{found.top1:.1%} in {found.seconds:.0f} s"
+    checked = check_recovery(workshop, task)
+    place.store.add(task, checked)
+    return f"loss {checked.loss:.4g} in {checked.seconds:.0f} s"
 
 
-def _drop_torn_line(path: Path) -> None:
-    if path.exists() and not path.read_bytes().endswith(b"\n"):
-        whole, _, _ = path.read_text().rpartition("\n")
-        path.write_text(whole + "\n" if whole else "")
+def _prepare(parent: int) -> None:
+    """Limit a process to one thread, and end it when its parent ends."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line with the time on stderr."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

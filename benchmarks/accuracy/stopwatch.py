@@ -1,4 +1,4 @@
-"""Seconds of processor time of a job, also of one that is stopped and taken up again."""
+"""Seconds of processor time of a job, which may be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ SECONDS_BETWEEN_NOTES = 5.0
 
 
 class Stopwatch:
-    """Counts what this process works, not what it waits for: a progress callback that keeps notes in a file.
-
-    Jobs of the accuracy benchmark work in one process, so what others do at the same time does not count.
-    """
+    """A progress callback that saves the processor time of this process in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -21,18 +18,18 @@ class Stopwatch:
         self._saved = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
-        """Write down, every now and then, how long it took so far."""
+        """Save the time every few seconds."""
         if time.monotonic() - self._saved > SECONDS_BETWEEN_NOTES:
             self._save()
 
     def stop(self) -> float:
-        """Write down and return the seconds in all."""
+        """Save and return the total seconds."""
         self._save()
         return self.seconds
 
     @property
     def seconds(self) -> float:
-        """Of all parts of the job so far."""
+        """The total of all runs of the job."""
         return self._before + time.process_time() - self._start
 
     def _save(self) -> None:
@@ -42,5 +39,5 @@ class Stopwatch:
 
 
 def read_seconds(path: Path) -> float:
-    """Return what a stopwatch noted; 0 where there is nothing."""
+    """Return the saved seconds; 0 if there are none."""
     return float(path.read_text() or 0) if path.exists() else 0.0

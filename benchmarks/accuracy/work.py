@@ -1,14 +1,14 @@
 """The work directory of the accuracy benchmark: everything a student needs, made once and kept.
 
-    teacher-smoothed.safetensors, .json    and teacher-plain.*, second_teacher.*
+    teacher-smoothed.safetensors, .json    and teacher-plain.*
     statistics-TEACHER.safetensors         class-wise
     images/METHOD-ipcN-ITERATIONS-TEACHER/ images: recovered, stitched or, of method real, copied;
-                                           beside recovered ones, in .seconds, what they took
+                                           beside recovered ones, in .seconds, their processor time
     pools/IMAGES-LABELS-EPOCHS-MIX/        all labels in f16
     cells/                                 students of single cells, while in training
 
-Names say what decides a thing, so that one directory serves several scales; a teacher of another scale
-is refused. Several processes may work here: whoever comes first makes a thing, the others wait for it.
+Names contain the settings, so that one directory serves several scales; a teacher of another scale
+is refused. Several processes may share the directory: one makes each part, the others wait for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import numpy as np
 from filelock import FileLock
 
 from benchmarks.accuracy.cells import Cell, Scale
-from benchmarks.accuracy.facts import teacher_facts
 from benchmarks.accuracy.kept import SECONDS, take
 from benchmarks.accuracy.stopwatch import Stopwatch
 from benchmarks.common.harness import write_whole
@@ -48,8 +47,6 @@ from lpld_core.train.evaluate import ValidationSet
 from lpld_core.train.train_teacher import TEACHER_RECIPE, TeacherJob, train_teacher
 from lpld_labels.errors import InvalidArgumentError
 
-"""At 32 px JPEG would change what was recovered and save nothing."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Workshop:
@@ -62,10 +59,7 @@ class Workshop:
 
     @staticmethod
     def open(root: Path, scale: Scale, data: Path | None = None) -> Workshop:
-        """Prepare the data set.
-
-        data: a directory with train/ and val/; None unpacks or writes the one the scale names.
-        """
+        """Prepare the data set. data: a directory with train/ and val/ instead of the scale's own."""
         root.mkdir(parents=True, exist_ok=True)
         base = data or root / "data"
         with FileLock(root / "data.lock"):
@@ -77,15 +71,14 @@ class Workshop:
         return Workshop(root=root, scale=scale, train=base / train, validation=base / validation)
 
     def teacher(self, kind: str = "smoothed") -> LoadedTeacher:
-        """Return a teacher, trained on first use: "smoothed" (with label smoothing), "plain" or "second"."""
-        name = "second_teacher" if kind == "second" else f"teacher-{kind}"
-        network = self.scale.second_network if kind == "second" else self.scale.network
-        weights, about = self.root / f"{name}.safetensors", self.root / f"{name}.json"
+        """Return a teacher, trained on first use: "smoothed" (with label smoothing) or "plain"."""
+        network = self.scale.network
+        weights, about = (self.root / f"teacher-{kind}{end}" for end in (".safetensors", ".json"))
         settings = {
             "network": network,
             "epochs": self.scale.teacher_epochs,
             "size": self.scale.size,
-            "seed": int(kind == "second"),
+            "seed": 0,
             "label_smoothing": 0.0 if kind == "plain" else TEACHER_RECIPE.label_smoothing,
             "amp": self.scale.amp,
         }
@@ -96,20 +89,15 @@ class Workshop:
                 write_whole(about, {**settings, "top1": top1, "seconds": round(watch.stop(), 1)})
         found = json.loads(about.read_text())
         for field, value in settings.items():
-            # One that does not say was trained before there was a choice.
-            if found.get(field, False) != value:
+            if found[field] != value:
                 raise InvalidArgumentError(
                     f"the teacher here was trained with another '{field}'",
                     where=about,
                     expected=value,
-                    got=found.get(field),
+                    got=found[field],
                     hint="choose another --work directory",
                 )
         return load_teacher(network, weights=weights)
-
-    def teacher_facts(self, kind: str = "smoothed") -> dict[str, Any] | None:
-        """Return how a teacher was trained and how good it is; None if there is none yet."""
-        return teacher_facts(self.root, kind)
 
     def _train_teacher(self, weights: Path, settings: dict[str, Any], watch: Stopwatch) -> float:
         side = (self.scale.size, self.scale.size)
@@ -157,7 +145,7 @@ class Workshop:
             elif missing:
                 statistics = self.statistics(cell.teacher)
                 watch = Stopwatch(folder.with_suffix(SECONDS))
-                # Only the class names are taken where statistics are global.
+                # With global statistics, only the class names are used.
                 recover_images(
                     teacher,
                     folder,
@@ -169,7 +157,7 @@ class Workshop:
         return folder
 
     def recovery(self, method: str, *, ipc: int, iterations: int) -> RecoverSettings:
-        """Return how images of a method are recovered at this scale."""
+        """Return the settings of recovery for a method."""
         settings = RecoverSettings(
             method=cast("OptimisedMethod", "lpld" if method == "lpld-global" else method),
             ipc=ipc,
@@ -182,12 +170,12 @@ class Workshop:
             statistics_kind="class" if method == "lpld" else "global",
             format="png",
         )
-        # About a hundred images in a pass, so that a run that is stopped loses minutes.
+        # About a hundred images in a pass, so that a killed run loses only minutes.
         unit = ipc if settings.method == "lpld" else settings.batch_size
         return replace(settings, class_group=fitting_group(unit))
 
     def _real_images(self, ipc: int) -> Path:
-        """Return a folder of some real images of every class, drawn once."""
+        """Return a folder of random real images of every class."""
         folder = self.root / "images" / f"real-ipc{ipc}"
         with self._made_once(folder) as missing:
             if missing:
@@ -206,22 +194,20 @@ class Workshop:
         return folder
 
     def labels(self, cell: Cell) -> Path:
-        """Return the pool of all labels, in f16, that a cell's pool is made from."""
+        """Return the pool of all labels in f16 of a cell's images."""
         images = self.images(cell)
         epochs, mix = cell.epochs or self.scale.epochs, cell.mix or self.scale.mix
         teacher = f"-{cell.teacher}" if cell.method == "real" else ""
         pool = self.root / "pools" / f"{images.name}{teacher}-{cell.labels}-{epochs}-{mix}"
         with self._made_once(pool / "pool.json") as missing:
             if missing:
-                teachers = [self.teacher(cell.teacher)]
-                teachers += [self.teacher("second")] if cell.labels == "ensemble" else []
                 settings = BuildSettings(mix=mix, epochs=epochs, batch_size=self.scale.batch_size)
-                build_pool(images, pool, settings, ensemble=Ensemble(teachers))
+                build_pool(images, pool, settings, ensemble=Ensemble([self.teacher(cell.teacher)]))
         return pool
 
     @contextmanager
     def _made_once(self, path: Path) -> Iterator[bool]:
-        """Hold the lock of a thing; the value says whether it is still to be made."""
+        """Lock a part of the directory; yield whether it is missing."""
         locks = self.root / "locks"
         locks.mkdir(parents=True, exist_ok=True)
         with FileLock(locks / f"{'-'.join(path.relative_to(self.root).parts)}.lock"):
@@ -229,7 +215,7 @@ class Workshop:
 
 
 def _write_data(dataset: str, folder: Path) -> None:
-    """Write train and validation folders, the whole or nothing."""
+    """Write train and validation folders, completely or not at all."""
     unfinished = folder.with_name(f".{folder.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     if dataset == "digits":

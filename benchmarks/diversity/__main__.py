@@ -1,10 +1,10 @@
 """How diverse recovered images are and how far from real ones: the paper's similarity and MMD rows.
 
     python -m benchmarks.diversity --json benchmarks/results/diversity.json
-    python -m benchmarks.diversity --methods lpld,sre2l --work accuracy-work
 
 Cosine similarity of two images of a class (lower is more diverse) and squared MMD to the real images, in
-the teacher's features. Images and teacher are those of benchmarks.accuracy, made here if they are missing.
+the teacher's features. Teacher and images are those of benchmarks.accuracy, kept in benchmarks/data; rded
+images are stitched here.
 """
 
 from __future__ import annotations
@@ -18,23 +18,29 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.accuracy.cells import SCALES, Cell
+from benchmarks.accuracy.cells import DIGITS, TINY100, Cell
+from benchmarks.accuracy.kept import teacher_facts
 from benchmarks.accuracy.work import Workshop
 from benchmarks.common.harness import parsed, write_json
 from lpld_core.analysis import analyse
 from lpld_core.images import RealFolder
 
-METHODS = ("lpld", "sre2l", "cda", "rded")
+CELLS = [
+    Cell(method="lpld", ratio=1, teacher="plain", iterations=3000),
+    Cell(method="sre2l", ratio=1, teacher="plain", iterations=3000),
+    Cell(method="rded", ratio=1, teacher="plain"),
+]
+QUICK_CELLS = [Cell(method=method, ratio=1, teacher="plain") for method in ("lpld", "rded")]
 
 
-def measure(workshop: Workshop, methods: Sequence[str], *, real_per_class: int = 200) -> dict[str, Any]:
-    """Return one row per method and one for real images."""
-    teacher = workshop.teacher()
-    folders = [(method, RealFolder.open(workshop.images(Cell(method=method, ratio=1)))) for method in methods]
+def measure(workshop: Workshop, cells: Sequence[Cell], *, real_per_class: int = 200) -> dict[str, Any]:
+    """Return one row per cell's images and one for real images."""
+    teacher = workshop.teacher("plain")
+    folders = [(cell.method, RealFolder.open(workshop.images(cell))) for cell in cells]
     found = analyse(teacher, folders, RealFolder.open(workshop.train), real_per_class=real_per_class)
     return {
         "scale": workshop.scale.as_json(),
-        "teacher": workshop.teacher_facts(),
+        "teacher": teacher_facts(workshop.root, "plain"),
         "bandwidth": round(found.bandwidth, 3),
         "rows": [
             {
@@ -72,12 +78,12 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write results here")
     parser.add_argument("--work", type=Path, default=Path("accuracy-work"), help="teacher and images")
-    parser.add_argument("--data", type=Path, help="directory with train/ and val/ instead of tiny20")
+    parser.add_argument("--data", type=Path, help="directory with train/ and val/ [default: tiny100.tar.gz]")
     parser.add_argument("--quick", action="store_true", help="digits")
     arguments = parsed(parser)
-    scale = SCALES["digits" if arguments.quick else "tiny20"]
+    scale, cells = (DIGITS, QUICK_CELLS) if arguments.quick else (TINY100, CELLS)
     workshop = Workshop.open(arguments.work / scale.dataset, scale, arguments.data)
-    results = measure(workshop, METHODS)
+    results = measure(workshop, cells)
     show(results)
     if arguments.json is not None:
         command = "python -m benchmarks.diversity --json benchmarks/results/diversity.json"

@@ -3,7 +3,7 @@
     python -m benchmarks.pruning_law
     python -m benchmarks.pruning_law --json benchmarks/results/pruning_law.json --png OUT.png
 
-Trains nothing: it reads the results of ``benchmarks.accuracy``.
+Trains nothing: it reads the results of `benchmarks.accuracy`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,20 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common.harness import RESULTS, parsed, write_json
-from benchmarks.pruning_law.fit import FEWEST_CLASSES, LEAST_LOSS, Law, errors, fit, unseen_errors, usable
+from benchmarks.pruning_law.fit import LEAST_LOSS, Law, errors, fit, unseen_errors, usable
 from benchmarks.pruning_law.rows import Row, paper_rows, result_rows
 
 COMMAND = (
     "python -m benchmarks.pruning_law --json benchmarks/results/pruning_law.json "
     "--png benchmarks/results/pruning_law.png"
 )
-OWN_RESULTS = ("accuracy_main.json", "accuracy.json", "accuracy_tiny100.json")
+OWN_RESULTS = "accuracy_tiny100.json"
 
 
 def measure(results: Path) -> dict[str, Any]:
     """Fit the law to the paper's rows and those of a results folder; judge it by data it has not seen."""
-    rows = [*paper_rows()]
-    for name in OWN_RESULTS:
-        rows += result_rows(results / name)
-    known = usable(rows)
-    inside = [row for row in known if row.classes >= FEWEST_CLASSES]
-    used = [row for row in inside if row.settled]
+    known = usable([*paper_rows(), *result_rows(results / OWN_RESULTS)])
+    used = [row for row in known if row.settled]
     law = fit(used)
     unseen = unseen_errors(used)
     return {
@@ -47,11 +43,9 @@ def measure(results: Path) -> dict[str, Any]:
         "log_error_of_the_fit": round(law.log_error, 3),
         "log_error_on_unseen_data": round(float(np.sqrt(np.mean(np.square([*unseen.values()])))), 3),
         "unseen": {data: round(error, 3) for data, error in unseen.items()},
-        "fewest_classes": FEWEST_CLASSES,
         "least_loss": LEAST_LOSS,
         "rows": _judged(law, used),
-        "outside": _judged(law, [row for row in known if row not in inside]),
-        "of_few_students": _judged(law, [row for row in inside if row not in used]),
+        "of_few_students": _judged(law, [row for row in known if row not in used]),
     }
 
 
@@ -68,10 +62,8 @@ def show(results: dict[str, Any]) -> None:
     table = Table(title="Accuracy lost to pruning, by distinct views of a class")
     for heading in ("data", "IPC", "ratio", "views per class", "lost", "measured / expected"):
         table.add_column(heading, justify="left" if heading == "data" else "right")
-    for row in sorted(
-        [*results["rows"], *results["outside"], *results["of_few_students"]],
-        key=lambda row: float(row["views"]),
-    ):
+    rows = [*results["rows"], *results["of_few_students"]]
+    for row in sorted(rows, key=lambda row: float(row["views"])):
         cells = (str(row["ipc"]), f"{row['ratio']:g}x", f"{row['views']:.0f}", f"{row['loss']:.1%}")
         table.add_row(row["data"], *cells, f"{row['measured_to_expected']:.2f}")
     console = Console()
@@ -79,8 +71,7 @@ def show(results: dict[str, Any]) -> None:
     factor = np.exp(results["log_error_on_unseen_data"])
     console.print(
         f"scale {results['scale']}, exponents {results['views_exponent']} and {results['ratio_exponent']}; "
-        f"on data the fit has not seen the loss is off by {factor:.2f}x; data "
-        f"of fewer than {results['fewest_classes']} classes are outside the law"
+        f"on data the fit has not seen the loss is off by {factor:.2f}x"
     )
 
 

@@ -12,7 +12,6 @@ MARKERS = {
     "ImageNet-1K": ("o", "#08519c"),
     "Tiny-ImageNet": ("s", "#31a354"),
     "tiny100": ("D", "#e6550d"),
-    "tiny20": ("^", "#756bb1"),
 }
 
 
@@ -24,7 +23,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, (by_class, in_all, law) = plt.subplots(1, 3, figsize=(16, 5), layout="constrained")
-    rows = [*results["rows"], *results["outside"]]
+    rows = results["rows"]
     _draw_accuracy(by_class, rows, lambda row, views: views)
     by_class.set_xlabel("distinct views of a class that are left (log scale)")
     by_class.set_ylabel("top-1, % (a line is one set of images, from 1x on the right to 40x)")
@@ -69,14 +68,12 @@ def _draw_law(axes: Any, results: dict[str, Any], rows: list[dict[str, Any]]) ->
         if not here:
             continue
         source = "paper" if here[0]["source"] == "paper" else "measured here"
-        outside = here[0] in results["outside"]
         axes.scatter(
             [_rate(results, row["views_before"], row["views_before"] / row["views"]) for row in here],
             [100 * row["loss"] for row in here],
             marker=marker,
-            edgecolors=colour,
-            facecolors="none" if outside else colour,
-            label=f"{data}, {here[0]['classes']} classes ({source}{'; outside the law' if outside else ''})",
+            color=colour,
+            label=f"{data}, {here[0]['classes']} classes ({source})",
             zorder=3,
         )
     rates = np.geomspace(0.002, 2, 200)

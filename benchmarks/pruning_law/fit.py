@@ -15,8 +15,6 @@ from benchmarks.pruning_law.rows import Row
 
 LEAST_LOSS = 0.003
 """Below this share the noise of one student decides, and its logarithm says nothing."""
-FEWEST_CLASSES = 100
-"""The law is of data sets of at least so many classes: 20 classes lose several times as much."""
 
 
 @dataclass(frozen=True, kw_only=True)

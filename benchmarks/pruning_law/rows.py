@@ -1,7 +1,7 @@
-"""Prunings whose cost is known: the paper's tables, and the cells of our own accuracy benchmarks.
+"""Prunings whose cost is known: the paper's tables, and the cells of our accuracy benchmark.
 
-Only one kind is compared: labels of full precision, batches kept at random and drawn from all that are left
-(the paper's improved label pool), class-wise images.
+All have class-wise images and lossless labels, and students draw from all batches that random pruning kept
+(the paper's improved label pool).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-CLASSES = {"tiny20": 20, "tiny100": 100}
+CLASSES = {"tiny100": 100}
 FEWEST_STUDENTS = 3
 PAPER_RATIOS = (1, 10, 20, 30, 40)
 PAPER = (
@@ -44,7 +44,7 @@ class Row:
     """One pruning.
 
     views, views_before: distinct views per class. top1, top1_before: in percent, mean of seeds.
-    source: "paper", or the results file. students: how many of ours stand behind either accuracy, the fewer.
+    source: "paper", or the results file. students: those of the accuracy with fewer of them, if ours.
     """
 
     data: str
@@ -60,12 +60,12 @@ class Row:
 
     @property
     def settled(self) -> bool:
-        """Whether one student more would hardly change it."""
+        """Whether there are enough students."""
         return self.source == "paper" or self.students >= FEWEST_STUDENTS
 
     @property
     def loss(self) -> float:
-        """Share of the accuracy that is lost; negative where pruning seemed to help."""
+        """Share of the accuracy that is lost; negative if the pruned pool did better."""
         return 1 - self.top1 / self.top1_before
 
 
@@ -88,13 +88,11 @@ def paper_rows() -> Iterator[Row]:
 
 
 def result_rows(path: Path) -> Iterator[Row]:
-    """Yield the prunings of one of our results files; a file that is not there has none."""
-    if not path.exists():
-        return
+    """Yield the prunings in our results file."""
     results = json.loads(path.read_text())["results"]
     scale = results["scale"]
     classes = CLASSES[scale["dataset"]]
-    for ipc, cells in _by_images(_students(results), scale["ipc"]).items():
+    for ipc, cells in _by_images(results).items():
         if 1.0 not in cells:
             continue
         all_views, all_top1, all_students = cells.pop(1.0)
@@ -115,29 +113,15 @@ def result_rows(path: Path) -> Iterator[Row]:
             )
 
 
-def _students(results: dict[str, Any]) -> Iterator[tuple[dict[str, Any], int, list[float]]]:
-    """Yield (settings, views, accuracies); files of single cells and files of table rows hold the same."""
-    settled = results.get("decisions", {}).get("iterations")
-    for cell in results.get("cells", ()):
-        if cell.get("iterations") in (None, settled):
-            yield cell, cell["rows"], [cell["top1"]]
-    for row in results.get("rows", ()) if "cells" not in results else ():
-        # A table row says "labels" for the number of labels, a cell for who gave them.
-        yield row, row["labels"], row["top1"]
-
-
-def _by_images(
-    students: Iterator[tuple[dict[str, Any], int, list[float]]], default: int
-) -> dict[int, dict[float, tuple[float, float, int]]]:
-    """Return {images per class: {ratio: (views, top-1 in percent, how many)}} of students that count here."""
+def _by_images(results: dict[str, Any]) -> dict[int, dict[float, tuple[float, float, int]]]:
+    """Return {images per class: {ratio: (views, top-1 in percent, students)}} of comparable students."""
     found: dict[int, dict[float, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
-    for settings, views, accuracies in students:
-        plain = settings["codec"] == "f16" and settings["loss"] == "kl" and settings["by"] == "random"
-        plain = plain and settings["method"] == "lpld" and settings["pool"] == "batches"
-        if plain and not any(settings.get(name) for name in OTHER_SETTINGS):
-            found[settings["ipc"] or default][float(settings["ratio"])] += [
-                (views, 100 * value) for value in accuracies
-            ]
+    for cell in results["cells"]:
+        plain = cell["codec"] == "f16" and cell["method"] == "lpld" and cell["pool"] == "batches"
+        settled = cell.get("iterations") in (None, results["decisions"]["iterations"])
+        if plain and settled and not any(cell.get(name) for name in OTHER_SETTINGS):
+            by_ratio = found[cell["ipc"] or results["scale"]["ipc"]]
+            by_ratio[float(cell["ratio"])].append((cell["rows"], 100 * cell["top1"]))
     return {ipc: {ratio: _mean(values) for ratio, values in by.items()} for ipc, by in found.items()}
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 
 from benchmarks.common.harness import PROJECT
 from benchmarks.readme.accuracy import accuracy
-from benchmarks.readme.accuracy100 import accuracy100
 from benchmarks.readme.demo import demo
 from benchmarks.readme.figures import with_figures
 from benchmarks.readme.law import law
@@ -49,18 +48,16 @@ def page(results: Results) -> str:
         "Storage": storage,
         "Bytes against information": rate_distortion,
         "Students and codecs": students,
-        "Accuracy under pruning, 100 classes": accuracy100,
-        "Accuracy under pruning, 20 classes": accuracy,
+        "Accuracy under pruning": accuracy,
         "What a pruning costs": law,
         "Diversity": diversity,
         "Speed": speed,
         "Pools in object storage": remote,
         "Growth": scaling,
     }
-    found = {title: list(section(results)) for title, section in sections.items()}
     parts = [LEAD.strip(), "\n".join(verdicts(results)), "## Details"]
-    # A section without results is empty.
-    return "\n\n".join([*parts, *(details(title, lines) for title, lines in found.items() if lines)]) + "\n"
+    parts += [details(title, section(results)) for title, section in sections.items()]
+    return "\n\n".join(parts) + "\n"
 
 
 def storage(results: Results) -> Iterable[str]:
@@ -173,7 +170,7 @@ def diversity(results: Results) -> Iterable[str]:
     heads = ("images", "cosine similarity within a class (lower is more diverse)", "MMD² to real images")
     yield from table(heads, body)
     yield ""
-    yield f"20 classes of Tiny-ImageNet, 10 images per class. {results.source('diversity')}"
+    yield f"100 classes of Tiny-ImageNet, 10 images per class. {results.source('diversity')}"
 
 
 def main() -> None:
@@ -183,6 +180,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="change nothing; fail if it is out of date")
     arguments = parser.parse_args()
     results = Results()
+    if refused := results.refused():
+        sys.exit("\n".join(refused))
     documents = {PAGE: page(results), README: with_figures(README.read_text(), results)}
     old = [path for path, text in documents.items() if not path.exists() or path.read_text() != text]
     if arguments.check:

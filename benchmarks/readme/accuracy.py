@@ -1,59 +1,81 @@
-"""The results' section on accuracy at 20 classes: the main table, and all others."""
+"""The results' section on accuracy under pruning, from the finished cells of its plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from benchmarks.accuracy.plan import GROUPS
-from benchmarks.readme.parts import Results, by_ratio, percent, table
+from benchmarks.accuracy.report import HEADINGS
+from benchmarks.readme.parts import Results, by_ratio, table
 
-TITLES = {
-    "metrics": "Pruning by metrics",
-    "codecs": "Codecs at equal bytes: more labels, but coarser ones, in the bytes of f16 at this ratio",
-    "methods": "Other images",
-    "ablation": "Ablation: lpld-global has class batches with global statistics",
-    "large": "More images per class",
-    "ensemble": "Two teachers, MSE + 0.1 x ground truth",
-    "architectures": "Other students",
-    "calibration": "Calibration: easy and hard batches left out before pruning at random",
-}
+NAME = "accuracy_tiny100"
 
 
 def accuracy(results: Results) -> Iterable[str]:
-    """Yield the main table with three seeds, and all other tables."""
-    main, rest = results["accuracy_main"], results["accuracy"]
-    scale = main["scale"]
-    yield (
-        f"20 classes of Tiny-ImageNet at {scale['size']} px, {scale['ipc']} images per class, "
-        f"{scale['epochs']} epochs of labels, a teacher of {100 * main['teacher']['top1']:.1f} %; top-1 of "
-        f"{main['students']} students in %. The standard deviation of one student is "
-        f"{100 * main['noise_of_one_student']:.1f} points; a row without a spread is one student."
-    )
+    """Yield setting, pictures and tables."""
+    found = results[NAME]
+    yield _setting(found)
     yield ""
-    yield from _main_table(main)
+    yield f"![Accuracy against label bytes](../benchmarks/results/{NAME}.png)"
     yield ""
-    yield f"{results.source('accuracy_main')}"
+    yield "Synthetic images of both methods, class by class:"
     yield ""
-    yield "![Accuracy against label bytes](../benchmarks/results/accuracy.png)"
+    yield f"![Recovered images of lpld and sre2l](../benchmarks/results/{NAME}_images.png)"
+    for group, heading in HEADINGS.items():
+        rows = [row for row in found["rows"] if group in row["groups"]]
+        if rows and _has_own_students(group, rows):
+            yield from by_ratio(heading, rows, iterations=group == "settled")
+    yield from _choice(found)
     yield ""
-    yield (
-        f"The other tables are of {rest['scale']['epochs']} epochs and {rest['students']} students: "
-        f"{results.source('accuracy')}"
-    )
-    for group in GROUPS:
-        title = TITLES.get(group, f"The main table after {rest['scale']['epochs']} epochs")
-        yield from by_ratio(title, [row for row in rest["rows"] if group in row["groups"]])
+    yield results.source(NAME)
 
 
-def _main_table(found: dict[str, Any]) -> Iterable[str]:
-    cells = {(row["method"], row["codec"], row["pool"], row["ratio"]): row for row in found["rows"]}
-    body = []
-    for method in ("lpld", "sre2l"):
-        for pool, name in (("batches", "drawn from all (ILP)"), ("epochs", "whole epochs")):
-            values = [cells[method, "f16", pool, ratio] for ratio in (1, 10, 20, 40)]
-            body.append([method, f"{name}, f16", *map(percent, values)])
-    for codec in ("klt", "topk:5"):
-        values = [cells["lpld", codec, "batches", ratio] for ratio in (10, 20, 40)]
-        body.append(["lpld", f"ILP, {codec}: more labels in the same bytes", "", *map(percent, values)])
-    yield from table(("images", "label batches", "1x", "10x", "20x", "40x"), body)
+def _has_own_students(group: str, rows: list[dict[str, Any]]) -> bool:
+    """Return whether a group has more than the students that it shares with others for comparison."""
+    if group in ("c", "c2"):
+        return any(row["codec"] != "f16" for row in rows)
+    return group != "ablation" or any(row["method"] == "lpld-global" for row in rows)
+
+
+def _setting(found: dict[str, Any]) -> str:
+    scale, decided = found["scale"], found["decisions"]
+    teachers = ", ".join(f"{100 * facts['top1']:.1f} % {kind}" for kind, facts in found["teachers"].items())
+    judged = ", ".join(
+        f"{100 * mean:.2f} % {kind}" for kind, mean in decided["teacher_students"].items() if mean is not None
+    )
+    return (
+        f"100 classes of Tiny-ImageNet at {scale['size']} px, {scale['ipc']} images per class, "
+        f"{scale['epochs']} epochs of labels in batches of {scale['batch_size']}. Teachers: {teachers}. "
+        f"The {decided['teacher']} one is used, because its students are better on average ({judged}). "
+        f"Recovery takes {decided['iterations']} iterations ({decided['iterations_because']}). "
+        f"{len(found['cells'])} students; the standard deviation of one student is "
+        f"{100 * found['noise_of_one_student']:.1f} points ({found['noise_freedom']} degrees of freedom). "
+        "Seeds change prunings and students. There is one teacher, one set of images for each method and one "
+        "validation set, so the errors do not cover others. A row without a spread is one student. Tables "
+        "show top-1 in %."
+    )
+
+
+def _choice(found: dict[str, Any]) -> Iterable[str]:
+    """Yield the codecs that were tried on seed 0, from which the best were chosen."""
+    tried = {row["ratio"] for row in found["choice"] if row["codec"] != "f16"}
+    if not tried:
+        return
+    yield ""
+    yield (
+        "These codecs were tried with one student each, of seed 0. The tables above show the best ones "
+        "on other seeds. Bytes are those of the whole pool."
+    )
+    yield ""
+    body = [
+        [
+            f"{row['ratio']:g}x",
+            f"`{row['codec']}`",
+            f"{row['batches']:,}",
+            f"{row['bytes'] / 1e6:.2f}",
+            f"{100 * row['top1']:.1f}",
+        ]
+        for row in found["choice"]
+        if row["ratio"] in tried
+    ]
+    yield from table(("in the bytes of f16 at", "codec", "batches", "MB", "top-1, %"), body)

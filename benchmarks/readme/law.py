@@ -17,15 +17,15 @@ def law(results: Results) -> Iterable[str]:
     """Yield the law, the ratio at which a pool begins to lose, and the picture."""
     found = results[NAME]
     sources = sorted({f"{row['data']} ({_whose(row)})" for row in found["rows"]})
-    outside = sorted({row["data"] for row in found["outside"]})
+    classes = min(row["classes"] for row in found["rows"])
     factor = math.exp(2 * found["log_error_on_unseen_data"])
     yield (
         "A student loses the views that it no longer sees. A class with V distinct views that "
         f"keeps one in R loses the share 1 - exp(-{found['scale']:.2f} V^-{found['views_exponent']:.2f} "
         f"(R - 1)^{found['ratio_exponent']:.2f}) of its accuracy. {len(found['rows'])} prunings are "
         f"described by this: {', '.join(sources)}. On data left out of the fit, a loss lies within a factor "
-        f"of {factor:.1f} of the expected one (two standard errors). It holds from {found['fewest_classes']} "
-        f"classes on; {_listed(outside)} outside it. So small pools lose accuracy early, large pools late:"
+        f"of {factor:.1f} of the expected one (two standard errors). All have {classes} classes or more. "
+        "So small pools lose accuracy early, large pools late:"
     )
     yield ""
     body = [[f"{views:,}", *(_ratio(found, views, cost) for cost in COSTS)] for views in VIEWS]
@@ -38,13 +38,6 @@ def law(results: Results) -> Iterable[str]:
 
 def _whose(row: dict[str, Any]) -> str:
     return "the paper's" if row["source"] == "paper" else "ours"
-
-
-def _listed(names: list[str]) -> str:
-    """Return names as the subject of a sentence about what is not described."""
-    if not names:
-        return "no pruning is known to lie"
-    return f"{' and '.join(names)} {'lies' if len(names) == 1 else 'lie'}"
 
 
 def _ratio(found: dict[str, Any], views: int, cost: float) -> str:

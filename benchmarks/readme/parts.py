@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.report import variant_name
+from benchmarks.accuracy.rows import variant_name
 from benchmarks.common.harness import PROJECT, RESULTS
 
 MAP = PROJECT / "benchmarks" / "README.md"
@@ -21,14 +21,21 @@ class Results:
     def __init__(self, folder: Path = RESULTS) -> None:
         self._folder = folder
 
-    def __contains__(self, name: str) -> bool:
-        return (self._folder / f"{name}.json").exists()
+    def refused(self) -> list[str]:
+        """Return a message for every document that was measured on uncommitted files."""
+        found = []
+        for path in sorted(self._folder.glob("*.json")):
+            facts = json.loads(path.read_text())["circumstances"]
+            if facts["commit"].endswith("-dirty") or facts.get("uncommitted_files", 0):
+                again = command(path.stem)
+                found.append(f"{path.name} was measured on uncommitted files: run `{again}` on a commit")
+        return found
 
     def __getitem__(self, name: str) -> Any:
         return json.loads((self._folder / f"{name}.json").read_text())["results"]
 
     def source(self, name: str) -> str:
-        """Return the command that makes a document today, and where it is."""
+        """Return the command that makes a document, and a link to the document."""
         return f"`{command(name)}`, [{name}.json](../benchmarks/results/{name}.json)"
 
 

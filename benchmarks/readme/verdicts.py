@@ -24,15 +24,11 @@ def verdicts(results: Results) -> Iterator[str]:
 
 
 def student_rows(results: Results) -> Iterator[Row]:
-    """Yield claims about students; of two measurements with 20 classes, the one with more seeds."""
-    answered: set[str] = set()
-    for name, classes in (("accuracy_tiny100", 100), ("accuracy_main", 20), ("accuracy", 20)):
-        for one in results[name]["claims"] if name in results else []:
-            claim = f"{one['claim'].removesuffix(' (ours)')}; {classes} classes"
-            if claim not in answered:
-                answered.add(claim)
-                ours = f"{one['detail'].partition(' (')[0]} (+/- {100 * one['two_errors']:.1f})"
-                yield claim, ours, _papers(claim), one["verdict"]
+    """Yield claims about students."""
+    for one in results["accuracy_tiny100"]["claims"]:
+        claim = f"{one['claim'].removesuffix(' (ours)')}; 100 classes"
+        ours = f"{one['detail'].partition(' (')[0]} (+/- {100 * one['two_errors']:.1f})"
+        yield claim, ours, _papers(claim), one["verdict"]
 
 
 def _papers(claim: str) -> str:
@@ -67,7 +63,7 @@ def _codecs(results: Results) -> Iterator[Row]:
 
 
 def _demo(results: Results) -> Iterator[Row]:
-    for one in results["demo"]["findings"] if "demo" in results else ():
+    for one in results["demo"]["findings"]:
         found = Finding(**one)
         undecided = found.shows and found.points is not None and abs(found.points) < found.spread
         ours = found.text.removeprefix(f"{found.claim}: ")

@@ -247,7 +247,9 @@ def main() -> None:
             "apply": applied.as_json(),
         }
         given = [word for word in sys.argv[1:] if word not in {"--json", str(arguments.json)}]
-        command = " ".join(["python -m benchmarks.speed.labelling --json OUT", *given])
+        command = " ".join(
+            ["python -m benchmarks.speed.labelling", *given, "--json benchmarks/results/relabel_speed.json"]
+        )
         write_json(arguments.json, benchmark="relabel_speed", command=command, results=results)
 
 

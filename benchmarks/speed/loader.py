@@ -284,7 +284,7 @@ def main() -> None:
         write_json(
             options.json,
             benchmark="loader_throughput",
-            command="python -m benchmarks.speed.loader",
+            command="python -m benchmarks.speed.loader --json benchmarks/results/loader_throughput.json",
             results=results,
         )
 

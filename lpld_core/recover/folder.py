@@ -98,14 +98,14 @@ class RecoveredFolder:
         with write_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
         with workplace(self._unfinished / _RECORD_PLACE, wait=True) as place:
-            # Check again under the lock: another run may have begun here meanwhile.
+            # Check again under the lock: another run may have started in between.
             if self._is_another(record, overwrite=overwrite):
                 self._clear(place)
             write_atomically(self.root / RECORD_FILE, to_json(record), within=place)
         self._record = record
 
     def require_own(self) -> None:
-        """Refuse to go on in a folder that another run has taken over."""
+        """Raise PoolConflictError if another run has replaced recover.json."""
         _require_same_run(self.root / RECORD_FILE, self._record)
 
     def _is_another(self, record: dict[str, Any], *, overwrite: bool) -> bool:
@@ -141,8 +141,11 @@ class RecoveredFolder:
         work = [place for place in sorted(self._unfinished.iterdir()) if place.name != _RECORD_PLACE]
         for group in work:
             if in_use(group / LOCK):
-                problem, hint = "another process is at work here", "wait until it is done, or stop it"
-                raise PoolConflictError(problem, where=group, hint=hint)
+                raise PoolConflictError(
+                    "another process is using this directory",
+                    where=group,
+                    hint="wait until it is done, or stop it",
+                )
         with write_errors(self.root):
             # This record matches no run: it stops the other run, and any new run after an interruption.
             write_atomically(self.root / RECORD_FILE, to_json({"replaced": True}), within=place)

@@ -11,12 +11,10 @@ from contextlib import closing
 from functools import partial
 from itertools import islice
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lpld_core.images import RealFolder, prepared, random_crops
+from lpld_core.images import RealFolder, Rows, prepared, random_crops
 from lpld_core.recover.settings import RdedSettings
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
@@ -50,21 +48,19 @@ def stitch_class(
     return grid.permute(2, 0, 3, 1, 4, 5).reshape(settings.ipc, *settings.size, 3)
 
 
-def candidates(folder: RealFolder, label: int, settings: RdedSettings) -> npt.NDArray[np.int64]:
+def candidates(folder: RealFolder, label: int, settings: RdedSettings) -> Rows:
     """Choose random images of a class; return their rows in folder order. Refuse a class with too few."""
-    rows = folder.rows_of(label)
+    found = min(len(folder.rows_of(label)), settings.candidates)
     needed = settings.ipc * settings.tiles**2
-    if min(len(rows), settings.candidates) < needed:
+    if found < needed:
         raise InvalidArgumentError(
             f"class '{folder.class_names[label]}' has too few real images",
             where=folder.root,
             expected=f"{needed} for {settings.ipc} images of {settings.tiles} x {settings.tiles} crops",
-            got=min(len(rows), settings.candidates),
+            got=found,
             hint="lower ipc, add real images or raise candidates",
         )
-    draws = keyed_generator(settings.seed, Stream.STITCHED_CHOICE, label, 0, 0).random(len(rows))
-    chosen: npt.NDArray[np.int64] = rows[np.sort(np.argsort(draws, kind="stable")[: settings.candidates])]
-    return chosen
+    return folder.sample(label, settings.candidates, seed=settings.seed, stream=Stream.STITCHED_CHOICE)
 
 
 def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:

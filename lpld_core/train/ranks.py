@@ -65,7 +65,7 @@ class Ranks:
         return DistributedDataParallel(model, device_ids=place, find_unused_parameters=unused)
 
     def speaks(self) -> bool:
-        """Whether this process reports how the run ended. True only in the first process to call this."""
+        """Whether this process reports an error. True only in the first process that calls this."""
         if self.world == 1:
             return True
         try:

@@ -43,7 +43,7 @@ def test_a_new_work_directory_begins_with_what_is_kept(tmp_path: Path) -> None:
     Workshop.open(new, SCALE).images(Cell(method="lpld", ratio=1, teacher="plain"))
     assert (new / "teacher-plain.safetensors").stat().st_mtime_ns == before
     with pytest.raises(InvalidArgumentError, match="'amp'"):
-        Workshop.open(work, replace(SCALE, amp=True)).teacher("plain")
+        Workshop.open(work, replace(SCALE, amp=False)).teacher("plain")
 
 
 def test_what_is_committed_is_whole_and_of_the_scale(tmp_path: Path) -> None:

@@ -42,9 +42,7 @@ def test_only_comparable_students_are_counted(tmp_path: Path) -> None:
         "method": "lpld",
         "ipc": None,
         "pool": "batches",
-        "by": "random",
         "codec": "f16",
-        "loss": "kl",
     }
     common |= {"drop_easy": 0.0, "policy": None, "ratio": 10, "rows": 30_000, "top1": 0.9}
     comparable = ({"ratio": 1, "rows": 300_000, "top1": 0.30}, {"top1": 0.26}, {"top1": 0.28})
@@ -58,7 +56,9 @@ def test_only_comparable_students_are_counted(tmp_path: Path) -> None:
     )
     cells = [{**common, **fields} for fields in (*comparable, *others)]
     path = tmp_path / "accuracy_tiny100.json"
-    path.write_text(json.dumps({"results": {"scale": {"dataset": "tiny100", "ipc": 10}, "cells": cells}}))
+    scale = {"dataset": "tiny100", "ipc": 10}
+    results = {"scale": scale, "decisions": {"iterations": None}, "cells": cells}
+    path.write_text(json.dumps({"results": results}))
     (row,) = result_rows(path)
     assert (row.views, row.views_before) == (300, 3000)
     assert (row.top1, row.top1_before) == pytest.approx((27, 30))

@@ -192,7 +192,7 @@ def test_a_run_at_work_is_not_replaced_and_a_replaced_one_stops(tmp_path: Path) 
     first, second = (RecoveredFolder(tmp_path / "out", NAMES, SETTINGS) for _ in range(2))
     first.prepare({"seed": 1})
     with workplace(first.workplace(group)):
-        with pytest.raises(PoolConflictError, match="another process is at work here"):
+        with pytest.raises(PoolConflictError, match="another process is using this directory"):
             second.prepare({"seed": 2}, overwrite=True)
         first.save(group, pixels)
     second.prepare({"seed": 2}, overwrite=True)

@@ -1,4 +1,4 @@
-"""What finished cells decide for the rest of the plan, and why: a pure function of the results."""
+"""Decisions for the rest of the plan, and their reasons: a pure function of the results."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.accuracy.cells import Cell
-from benchmarks.accuracy.tiny100.plan import TEACHERS, Decisions, Plan, tasks, trial_cells
-from benchmarks.accuracy.tiny100.settle import checks_wanted, enough_iterations
-from benchmarks.accuracy.tiny100.store import Results
+from benchmarks.accuracy.plan import TEACHERS, Decisions, Plan, tasks, trial_cells
+from benchmarks.accuracy.settle import checks_wanted, enough_iterations
+from benchmarks.accuracy.store import Results
 
 
 def decisions(plan: Plan, results: Results) -> Decisions:
-    """Return what is settled so far."""
+    """Return the decisions made so far."""
     teacher = chosen_teacher(plan, results)
     if teacher is None:
         return Decisions()
@@ -65,7 +65,7 @@ def _best(results: Results, cells: Sequence[Cell]) -> Cell | None:
 
 
 def explained(plan: Plan, results: Results) -> dict[str, Any]:
-    """Return the decisions with the figures they rest on, as JSON values."""
+    """Return the decisions with their reasons, as JSON values."""
     decided = decisions(plan, results)
     reason = "teachers are not chosen yet"
     if decided.teacher is not None:

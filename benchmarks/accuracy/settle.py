@@ -1,9 +1,9 @@
-"""How many iterations of recovery are enough: a small recovery, and what its losses say.
+"""How many iterations of recovery are enough, judged by the losses of small recoveries.
 
-The learning rate falls to 0 along a cosine, so every curve is flat at its end, however short it was. What
-tells is a longer one: iterations are enough where about three times as many lower the loss, seen through the
-same views, by less than SETTLED, for every method. The change over the last tenth is written down too. What
-a loss means for students is another question: group `settled` trains some on images of fewer iterations.
+The learning rate falls to 0 along a cosine, so every loss curve is flat at its end, and only a longer run can
+tell. Iterations are enough if about three times as many lower the loss, on the same views, by less than
+SETTLED, for every method. The change over the last tenth is recorded too. Losses are not accuracy: group
+`settled` trains students on images of fewer iterations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.accuracy.tiny100.plan import Plan, RecoveryCheck
+from benchmarks.accuracy.plan import Plan, RecoveryCheck
 
 if TYPE_CHECKING:
     from benchmarks.accuracy.work import Workshop
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 SETTLED = 0.05
 JUDGING_VIEWS = 32
 _FIRST_JUDGING_VIEW = 10**6
-"""Far from any iteration: views that no image was optimised for."""
+"""Beyond all iterations, so that no image was optimised for these views."""
 _POINTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """What came of a check.
+    """The result of a check.
 
     loss: cross-entropy plus weighted BatchNorm loss at the end, mean over units and JUDGING_VIEWS views.
     last_tenth: relative change of the mean loss from the last but one to the last tenth of the curve.
@@ -43,7 +43,7 @@ class CheckResult:
 
 
 def check_recovery(workshop: Workshop, check: RecoveryCheck) -> CheckResult:
-    """Recover the first group of images and look at its losses."""
+    """Recover the first group of images and return its losses."""
     import torch
 
     from lpld_core.recover.optimise import GroupOptimiser, layer_targets
@@ -81,7 +81,7 @@ def _last_tenth(losses: Sequence[float]) -> float:
 def enough_iterations(
     plan: Plan, found: Mapping[RecoveryCheck, CheckResult], teacher: str
 ) -> tuple[int | None, str]:
-    """Return how many iterations to take, None while checks are missing, and why."""
+    """Return the number of iterations, None while checks are missing, and the reason."""
     reasons = []
     for number, iterations in enumerate(plan.check_iterations[:-1]):
         gains = _gains(plan, found, teacher, number)
@@ -97,7 +97,7 @@ def enough_iterations(
 
 
 def checks_wanted(plan: Plan, found: Mapping[RecoveryCheck, CheckResult], teacher: str) -> int:
-    """Return how many numbers of iterations to check: a longer one only where the last two differ."""
+    """Return how many numbers of iterations to check: the next one only if the last two differ."""
     for number in range(len(plan.check_iterations) - 1):
         gains = _gains(plan, found, teacher, number)
         if gains is None or max(gains.values()) < SETTLED:
@@ -108,7 +108,7 @@ def checks_wanted(plan: Plan, found: Mapping[RecoveryCheck, CheckResult], teache
 def _gains(
     plan: Plan, found: Mapping[RecoveryCheck, CheckResult], teacher: str, number: int
 ) -> dict[str, float] | None:
-    """Return by how much of itself the next number of iterations lowers each method's loss, if checked."""
+    """Return by which share the next number of iterations lowers each loss; None if one is unchecked."""
     gains = {}
     for method in ("lpld", "sre2l"):
         ours, theirs = (

@@ -1,4 +1,4 @@
-"""The images that students are compared by: some classes, each as every method recovered it."""
+"""A picture of recovered images: some classes, each by every method."""
 
 from __future__ import annotations
 

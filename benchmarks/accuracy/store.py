@@ -1,7 +1,7 @@
-"""The results file: one JSON document, written anew and whole after every finished cell.
+"""The results file: one JSON document, replaced after every finished cell.
 
-Several processes may add to it: each reads, adds and replaces it under one lock. What is derived from the
-cells (rows, claims, decisions) is written with them, so that the file is the report at any moment.
+Several processes may add to it: each reads, adds and replaces it under one lock. Rows, claims and decisions
+are derived from the cells and written with them, so that the file is always a complete report.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from typing import Any
 
 from filelock import FileLock
 
-from benchmarks.accuracy.cells import Cell, Scale
-from benchmarks.accuracy.run import Record
-from benchmarks.accuracy.tiny100.plan import RecoveryCheck
-from benchmarks.accuracy.tiny100.settle import CheckResult
+from benchmarks.accuracy.cells import Cell, Record, Scale
+from benchmarks.accuracy.plan import RecoveryCheck
+from benchmarks.accuracy.settle import CheckResult
 from benchmarks.common.harness import result_document, write_whole
 
 BENCHMARK = "accuracy_tiny100"
 _CELL_FIELDS = tuple(one.name for one in fields(Cell))
-_OTHER_FIELDS = tuple(one.name for one in fields(Record) if one.name not in ("cell", "scale"))
+_OTHER_FIELDS = tuple(one.name for one in fields(Record) if one.name != "cell")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """What is finished: records, and cells that cannot be had with the reason, by `Cell.key`; checks."""
+    """Finished tasks: records, refused cells with the reason, both by `Cell.key`, and checks."""
 
     records: dict[str, Record] = field(default_factory=dict)
     refused: dict[str, tuple[Cell, str]] = field(default_factory=dict)
@@ -35,12 +34,12 @@ class Results:
 
     @property
     def done(self) -> set[str]:
-        """Return the keys of all tasks that need not be done again."""
+        """Return the keys of all finished tasks."""
         return {*self.records, *self.refused, *(check.key for check in self.checks)}
 
 
 Derived = Callable[[Results], dict[str, Any]]
-"""What else stands in the document, from what is finished."""
+"""Returns the rest of the document."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +52,13 @@ class Store:
     derived: Derived
 
     def read(self) -> Results:
-        """Return what is finished; refuse the file of another scale."""
+        """Return the finished tasks; refuse the file of another scale."""
         if not self.path.exists():
             return Results()
         found = json.loads(self.path.read_text())["results"]
         if Scale.parse(found["scale"]) != self.scale:
             raise SystemExit(f"{self.path} holds cells of another scale: choose another --results")
-        records = [_record(entry, found["scale"]) for entry in found["cells"]]
+        records = [_record(entry) for entry in found["cells"]]
         refused = [(Cell(**entry["cell"]), str(entry["reason"])) for entry in found["refused"]]
         return Results(
             records={record.cell.key: record for record in records},
@@ -68,7 +67,7 @@ class Store:
         )
 
     def add(self, task: Cell | RecoveryCheck, outcome: Record | CheckResult | str) -> None:
-        """Add what came of a task: a record, the result of a check, or why it was refused."""
+        """Add the outcome of a task: a record, the result of a check, or the reason of a refusal."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{self.path}.lock"):
             results = self.read()
@@ -81,7 +80,7 @@ class Store:
             self._write(results)
 
     def rewrite(self) -> None:
-        """Derive everything anew from the finished cells."""
+        """Derive everything else again from the finished cells."""
         with FileLock(f"{self.path}.lock"):
             self._write(self.read())
 
@@ -99,13 +98,13 @@ class Store:
 
 
 def _entry(record: Record) -> dict[str, Any]:
-    """Return a cell flat: its settings, then what came of it."""
+    """Return one flat object: the cell's settings, then its results."""
     return {**asdict(record.cell), **{name: getattr(record, name) for name in _OTHER_FIELDS}}
 
 
-def _record(entry: dict[str, Any], scale: dict[str, Any]) -> Record:
+def _record(entry: dict[str, Any]) -> Record:
     cell = Cell(**{name: entry[name] for name in _CELL_FIELDS if name in entry})
-    return Record(cell=cell, scale=scale, **{name: entry[name] for name in _OTHER_FIELDS})
+    return Record(cell=cell, **{name: entry[name] for name in _OTHER_FIELDS})
 
 
 def _check(entry: dict[str, Any]) -> tuple[RecoveryCheck, CheckResult]:

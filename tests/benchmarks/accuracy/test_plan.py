@@ -1,24 +1,25 @@
-"""The plan on 100 classes: what is decided from results, and which claims they support."""
+"""The plan: decisions that results lead to, and the claims that they support."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.accuracy.cell import prune_settings
+from benchmarks.accuracy.cell import prune_settings, prunings
 from benchmarks.accuracy.cells import Cell
+from benchmarks.accuracy.claims import claims
+from benchmarks.accuracy.decide import decisions, explained
 from benchmarks.accuracy.noise import Noise, pooled_noise
-from benchmarks.accuracy.report import gathered
-from benchmarks.accuracy.tiny100.claims import claims
-from benchmarks.accuracy.tiny100.decide import decisions, explained
-from benchmarks.accuracy.tiny100.plan import FULL, RecoveryCheck, tasks, trial_cells
-from benchmarks.accuracy.tiny100.report import reported
-from benchmarks.accuracy.tiny100.settle import CheckResult
-from benchmarks.accuracy.tiny100.store import Results
+from benchmarks.accuracy.plan import CALIBRATION, FULL, RecoveryCheck, tasks, trial_cells
+from benchmarks.accuracy.report import reported
+from benchmarks.accuracy.rows import gathered
+from benchmarks.accuracy.settle import CheckResult
+from benchmarks.accuracy.store import Results
 from benchmarks.pruning_law.rows import result_rows
 from lpld_labels.transforms.prune import kept_count
 from tests.benchmarks.accuracy.made_results import made_record
@@ -177,3 +178,22 @@ def test_epochs_are_kept_whole(ratio: float, epochs: int) -> None:
     settings = prune_settings(FULL.scale, Cell(method="lpld", ratio=ratio, pool="epochs"))
     assert settings.ratio is not None
     assert kept_count(3000, settings.ratio) == 10 * epochs
+
+
+@pytest.mark.parametrize(("easy", "hard"), [*CALIBRATION, (0.0, 0.0)])
+def test_calibration_leaves_as_many_batches_as_pruning_alone(easy: float, hard: float) -> None:
+    batches, counts = 3000, []
+    for settings in prunings(FULL.scale, Cell(method="lpld", ratio=50, drop_easy=easy, drop_hard=hard), 3000):
+        batches = kept_count(batches, settings.ratio or 0)
+        counts.append(batches)
+    assert counts[:-1] == ([round(3000 * (1 - hard)), round(3000 * (1 - easy - hard))] if easy + hard else [])
+    assert counts[-1] == 60
+
+
+def test_tables_that_share_students_train_them_once() -> None:
+    decided = decisions(FULL, decided_results())
+    found = [(group, task) for group, task in tasks(FULL, decided) if isinstance(task, Cell)]
+    assert len({task.key for _, task in found}) == len(found)
+    ablation = {(task.method, task.ratio) for group, task in found if group == "ablation"}
+    assert ablation == {*product(["lpld-global"], FULL.ratios), ("lpld", 1), ("sre2l", 1)}
+    assert {task.seed for group, task in found if group in ("ablation", "calibration")} == {0}
