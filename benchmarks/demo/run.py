@@ -58,7 +58,7 @@ class Demo:
     seed: int = 0
     epochs: int = 200
     teacher_epochs: int = 8
-    iterations: int = 100
+    iterations: int = 200
 
     @property
     def place(self) -> Path:
