@@ -34,12 +34,16 @@ def save_demo_page(path: Path, demo: Demo, lines: Sequence[Line]) -> None:
 
 def _charts(lines: Sequence[Line]) -> list[Chart]:
     """Return top-1 of students and bytes of their pools; a pool has one colour in both."""
-    accuracy, sizes = [], []
-    for colour, line in enumerate(line for line in lines if line.pool_bytes is not None):
-        says = {"label": line.name, "colour": colour}
-        if line.top1:
-            accuracy.append(Bar(**says, value=line.mean, spread=line.spread, text=f"{line.text} %"))
-        sizes.append(Bar(**says, value=line.pool_bytes, text=human_bytes(line.pool_bytes)))
+    accuracy: list[Bar] = []
+    sizes: list[Bar] = []
+    for line in lines:
+        if line.pool_bytes is not None:
+            name, colour, size = line.name, len(sizes), human_bytes(line.pool_bytes)
+            sizes.append(Bar(label=name, value=line.pool_bytes, text=size, colour=colour))
+            if line.top1:
+                text = f"{line.text} %"
+                bar = Bar(label=name, value=line.mean, spread=line.spread, text=text, colour=colour)
+                accuracy.append(bar)
     says = "Top-1 of students on 1,000 other digits: mean, and standard deviation as a line."
     return [
         bars("Accuracy", says, accuracy),

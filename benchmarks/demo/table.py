@@ -106,14 +106,14 @@ def measured_lines(demos: Sequence[Demo], *, teacher: float) -> list[Line]:
         source, _, form = key.partition("_")
         logs = [demo.student(source, form) / "log.jsonl" for demo in demos]
         pools = [summarise(pool) for demo in demos if (pool := demo.pool(source, form)).exists()]
-        top1 = [json.loads(log.read_text().splitlines()[-1])["top1"] for log in logs if log.exists()]
-        header = pools[0].manifest if pools else None
+        top1 = [float(json.loads(log.read_text().splitlines()[-1])["top1"]) for log in logs if log.exists()]
+        manifest = pools[0].manifest if pools else None
         lines.append(
             Line(
                 key=key,
                 name=name,
                 top1=tuple(top1) if len(top1) == len(demos) else (),
-                views=round(header.counts.rows / header.header.classes) if header else None,
+                views=round(manifest.counts.rows / manifest.header.classes) if manifest else None,
                 pool_bytes=round(fmean(pool.total_bytes for pool in pools)) if pools else None,
             )
         )
@@ -138,10 +138,11 @@ def findings(lines: Sequence[Line]) -> list[Finding]:
 
 def what_pruning_costs(lines: Sequence[Line]) -> str:
     """Return what is left of a class, here and where the method is used."""
-    whole, pruned = (next(line.views for line in lines if line.key == key) for key in ("lpld_1x", "lpld_10x"))
+    views = {line.key: line.views for line in lines}
     return (
-        f"What pruning costs depends on the views that are left. Here a class has {whole:,}, and 10x keeps "
-        f"{pruned:,}. In ImageNet-1K's pool of 50 images per class it has 15,000, and 40x keeps 375."
+        f"What pruning costs depends on the views that are left. Here a class has {views['lpld_1x']:,}, "
+        f"and 10x keeps {views['lpld_10x']:,}. In ImageNet-1K's pool of 50 images per class it has 15,000, "
+        "and 40x keeps 375."
     )
 
 
