@@ -22,7 +22,7 @@ LOWEST := .venv-lowest
 .PHONY: demo quick test test-all lint types unit test-lowest docs trust damage hostile faults races soak fuzz engines kills ranks clean
 
 demo: $(VENV)/.ready-demo
-	$(RUN)/python -m benchmarks.demo.run
+	$(RUN)/python -m benchmarks.demo
 
 test: lint types unit
 

@@ -1,1 +1,1 @@
-"""Claim: soft labels, class-wise images and klt pay, on a data set that ships in a package."""
+"""Claim: soft labels and klt improve students of a data set that ships in a package."""

@@ -1,113 +1,29 @@
-"""What `make demo` shows, with several seeds: teacher, images, labels and students follow from one.
+"""The whole method on 5,000 handwritten digits, without a download: ``make demo``.
 
     python -m benchmarks.demo --json benchmarks/results/demo.json
 
-A seed is one run of the demo, and is kept in --work: run the same command again to go on where it stopped.
+Trains a small teacher and computes its class statistics. Then, with each of three seeds, it synthesises ten
+images of each digit class by class (lpld) and across classes (sre2l), labels them and ten real ones, prunes
+the labels 10x, encodes klt labels in as many bytes, and trains a student from each pool and one from the true
+classes of the real images. It ends with a table, what the table shows and what it cannot show, and a page.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import resource
-import subprocess
-import sys
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from rich.console import Console
-from rich.table import Table
+from lpld_cli.console import stdout_console
 
-from benchmarks.common.harness import commit, parsed, write_json, write_whole
-from benchmarks.demo.table import ROWS, Finding, findings
+from benchmarks.common.harness import parsed, write_json, write_whole
+from benchmarks.demo.page import save_demo_page
+from benchmarks.demo.run import Demo, run_demo
+from benchmarks.demo.table import as_json, findings, measured_lines, show_table, what_pruning_costs
 
-QUICK = ("--epochs", "20", "--teacher-epochs", "1", "--iterations", "2")
-
-
-def run_seed(work: Path, seed: int, options: Sequence[str] = ()) -> dict[str, Any]:
-    """Run the demo with a seed, or find what it gave before: its table and its processor seconds."""
-    folder = work / f"seed-{seed}"
-    result = folder / "measured.json"
-    if not result.exists():
-        command = [sys.executable, "-m", "benchmarks.demo.run", "--out", str(folder), "--seed", str(seed)]
-        began_at, before = commit(), _children_seconds()
-        subprocess.run([*command, *options], check=True)
-        table = json.loads((folder / "table.json").read_text())
-        spent = round(_children_seconds() - before, 1)
-        write_whole(result, {**table, "cpu_seconds": spent, "commit": began_at})
-    measured: dict[str, Any] = json.loads(result.read_text())
-    return measured
-
-
-def _children_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
-def summarised(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return mean and spread of every row over the seeds, and what they show."""
-    rows = []
-    for place, line in enumerate(runs[0]["lines"]):
-        found = [run["lines"][place] for run in runs]
-        top1 = [one["top1"] for one in found]
-        whole = all(value is not None for value in top1)
-        rows.append(
-            {
-                "key": line["key"],
-                "name": line["name"],
-                "batches": line["batches"],
-                "views": line["views"],
-                "pool_bytes": [one["pool_bytes"] for one in found],
-                "top1": top1,
-                "top1_mean": round(float(np.mean(top1)), 5) if whole else None,
-                "top1_std": round(float(np.std(top1, ddof=1)), 5) if whole and len(top1) > 1 else None,
-            }
-        )
-    by_key = {row["key"]: row for row in rows}
-    says = findings(
-        {key: by_key[key]["top1_mean"] for key in ROWS}, {key: by_key[key]["top1_std"] for key in ROWS}
-    )
-    return {
-        "seeds": [run["seed"] for run in runs],
-        # Runs are kept and gathered later, perhaps at another commit than the one that is recorded then.
-        "commits": [run.get("commit") for run in runs],
-        "seconds": [run["seconds"] for run in runs],
-        "cpu_seconds": [run["cpu_seconds"] for run in runs],
-        "rows": rows,
-        "findings": [
-            {
-                "claim": one.claim,
-                "points": None if one.points is None else round(one.points, 2),
-                "shows": one.shows,
-                "spread": round(one.spread, 2),
-            }
-            for one in says
-        ],
-    }
-
-
-def show(results: dict[str, Any]) -> None:
-    """Print the rows and what they show."""
-    table = Table(title=f"The demo with {len(results['seeds'])} seeds: top-1 in %", title_justify="left")
-    for column in ("student of", "views", "bytes", "mean", "std", "each"):
-        table.add_column(column, justify="left" if column == "student of" else "right")
-    for row in results["rows"]:
-        known = [value for value in row["top1"] if value is not None]
-        table.add_row(
-            row["name"],
-            "" if row["views"] is None else str(row["views"]),
-            "" if row["pool_bytes"][0] is None else f"{row['pool_bytes'][0]:,}",
-            "" if row["top1_mean"] is None else f"{100 * row['top1_mean']:.1f}",
-            "" if row["top1_std"] is None else f"{100 * row['top1_std']:.1f}",
-            " ".join(f"{100 * value:.1f}" for value in known),
-        )
-    console = Console(width=130)
-    console.print(table)
-    for one in results["findings"]:
-        console.print(f"{'yes' if one['shows'] else 'NO '}  {Finding(**one).text}", highlight=False)
-    console.print(f"seconds: {results['seconds']}, of processors: {results['cpu_seconds']}", highlight=False)
+QUICK = {"epochs": 20, "teacher_epochs": 1, "iterations": 2}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -117,12 +33,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--json", type=Path, help="write results here")
     parser.add_argument("--seeds", type=int, default=3, help="how many [default: 3]")
-    parser.add_argument("--work", type=Path, default=Path("demo_output/seeds"), help="where runs are kept")
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo_output"), help="directory [default: demo_output]"
+    )
     parser.add_argument("--quick", action="store_true", help="short runs that show nothing")
     options = parsed(parser, arguments)
-    runs = [run_seed(options.work, seed, QUICK if options.quick else ()) for seed in range(options.seeds)]
-    results = summarised(runs)
-    show(results)
+    start = time.monotonic()
+    size = QUICK if options.quick else {}
+    demos = [Demo(out=options.out, seed=seed, **size) for seed in range(options.seeds)]
+    lines = measured_lines(demos, teacher=run_demo(demos))
+    seconds = time.monotonic() - start
+    results = as_json(lines, seconds=seconds, cpu_seconds=sum(os.times()[:4]))
+    show_table(lines)
+    for text in (*(finding.text for finding in findings(lines)), what_pruning_costs(lines)):
+        stdout_console().print(text, highlight=False, soft_wrap=True)
+    write_whole(options.out / "table.json", results)
+    save_demo_page(options.out / "demo.html", demos[0], lines)
+    stdout_console().print(
+        f"{seconds:.0f} s; page {options.out / 'demo.html'}, commands {options.out / 'demo.log'}",
+        highlight=False,
+        soft_wrap=True,
+    )
     if options.json is not None:
         command = "python -m benchmarks.demo --json benchmarks/results/demo.json" + " --quick" * options.quick
         write_json(options.json, benchmark="demo", command=command, results=results)

@@ -1,6 +1,4 @@
-"""The whole pipeline on handwritten digits, without a download: ``make demo``.
-
-    python -m benchmarks.demo.run
+"""The steps of the demo: one teacher, then images, pools and students from several seeds.
 
 Every step is a command that can be run by hand; demo.log has them with what they said.
 """
@@ -18,14 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-from lpld_cli.console import stderr_console, stdout_console
+from lpld_cli.console import stderr_console
 from lpld_cli.main import group
 from lpld_cli.progress import progress_bar
 
 from benchmarks.common.digits import DigitFolders, write_mnist
-from benchmarks.demo.page import save_demo_page
-from benchmarks.demo.table import measured_lines, save_table, show_findings, show_table, what_pruning_costs
 from lpld_core.settings import ViewSettings
 from lpld_core.unfinished import unfinished_beside
 
@@ -50,23 +45,25 @@ GREY = ((0.13,) * 3, (0.31,) * 3)
 """Mean and std of the digits."""
 IPC = 10
 METHODS = ("lpld", "sre2l")
-RATIOS = {"real": (1,), "sre2l": (1, 10, 40), "lpld": (1, 10, 40)}
+RATIO = 10
+RATIOS = {"real": (1,), "sre2l": (1, RATIO), "lpld": (1, RATIO)}
 """Prune ratios of the f16 pools, by the images they label."""
-HARDEST = 40
-LEAST_EPOCHS = -(-HARDEST * BATCH_SIZE // (10 * IPC))
-"""Of which the hardest pruning leaves a label batch."""
-MADE = ("digits", *METHODS, "pools", "students")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """Where everything is and how much of it there is."""
+    """One seed's images, pools and students, and how much of them there is. All seeds share the teacher."""
 
     out: Path
-    seed: int
-    epochs: int
-    teacher_epochs: int
-    iterations: int
+    seed: int = 0
+    epochs: int = 200
+    teacher_epochs: int = 8
+    iterations: int = 200
+
+    @property
+    def place(self) -> Path:
+        """The directory of what follows from the seed."""
+        return self.out / f"seed-{self.seed}"
 
     @property
     def folders(self) -> DigitFolders:
@@ -75,15 +72,15 @@ class Demo:
 
     def images(self, source: str) -> Path:
         """Return the folder of images that pools of this source label."""
-        return self.folders.distilled if source == "real" else self.out / source
+        return self.folders.distilled if source == "real" else self.place / source
 
     def pool(self, source: str, form: str) -> Path:
         """Return a pool's place. form: a ratio such as 10x, or klt."""
-        return self.out / "pools" / f"{source}_{form}"
+        return self.place / "pools" / f"{source}_{form}"
 
     def student(self, source: str, form: str) -> Path:
         """Return the run directory of a pool's student."""
-        return self.out / "students" / f"{source}_{form}"
+        return self.place / "students" / f"{source}_{form}"
 
     @property
     def teacher_words(self) -> tuple[object, ...]:
@@ -91,60 +88,21 @@ class Demo:
         return ("--teacher", NETWORK, "--teacher-weights", self.out / "teacher.safetensors", "--threads", 1)
 
 
-@click.command()
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("demo_output"),
-    show_default=True,
-    help="Directory for images, pools, students, the page, the table and the log.",
-)
-@click.option(
-    "--epochs", type=click.IntRange(LEAST_EPOCHS), default=400, show_default=True, help="Of the students."
-)
-@click.option(
-    "--teacher-epochs", type=click.IntRange(1), default=8, show_default=True, help="Of the teacher."
-)
-@click.option(
-    "--iterations", type=click.IntRange(1), default=200, show_default=True, help="Of image recovery."
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="All follows from it.")
-def command(out: Path, epochs: int, teacher_epochs: int, iterations: int, seed: int) -> None:
-    """Go the whole way on 5,000 handwritten digits of MNIST: two to three minutes on two cores.
-
-    Trains a small teacher, gathers class statistics, makes ten images of each digit class by class
-    (lpld) and across classes (sre2l), labels them and ten real ones, prunes the labels 10x and 40x, fits
-    klt labels into the bytes of 40x, trains a student from each pool and one from the true classes of the
-    real images. Ends with a table, and a page that shows it all. Every step is a command you can run
-    yourself: demo.log has them with what they said.
-    """
-    start = time.monotonic()
-    demo = Demo(out=out, seed=seed, epochs=epochs, teacher_epochs=teacher_epochs, iterations=iterations)
-    _forget_earlier(out)
-    log = DemoLog(out / "demo.log")
-    _digits(demo)
-    teacher = _teacher(demo)
-    _squeeze(demo, log)
-    seconds = run_chains("images and their labels", _label_chains(demo), log)
-    _say(
-        "images and their labels",
-        "lpld, sre2l, real; pruned and encoded",
-        seconds,
+def run_demo(demos: Sequence[Demo]) -> float:
+    """Make everything; return the teacher's accuracy. demos: one for each seed, alike otherwise."""
+    first = demos[0]
+    _forget_earlier(first.out)
+    log = DemoLog(first.out / "demo.log")
+    _digits(first)
+    teacher = _teacher(first)
+    _squeeze(first, log)
+    seconds = run_chains(
+        "images and their labels", [one for demo in demos for one in _label_chains(demo)], log
     )
-    seconds = run_chains("students", _student_chains(demo), log)
-    _say("students", "one from each pool, one from true classes", seconds)
-    lines = measured_lines(demo, teacher=teacher)
-    show_table(lines)
-    show_findings(lines)
-    stdout_console().print(what_pruning_costs(lines), highlight=False)
-    total = time.monotonic() - start
-    save_table(out / "table.json", lines, seed=seed, seconds=total)
-    save_demo_page(out / "demo.html", demo, lines)
-    stdout_console().print(
-        f"{total:.0f} s; page {out / 'demo.html'}, table {out / 'table.json'}, commands {log.path}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    _say("images and their labels", "real, sre2l, lpld; pruned and encoded", seconds)
+    seconds = run_chains("students", [one for demo in demos for one in _student_chains(demo)], log)
+    _say("students", f"{len(demos)} from each kind of pool, {len(demos)} from true classes", seconds)
+    return teacher
 
 
 def _say(what: str, result: str, seconds: float) -> None:
@@ -154,9 +112,9 @@ def _say(what: str, result: str, seconds: float) -> None:
 def _forget_earlier(out: Path) -> None:
     """Remove what an earlier demo wrote, and nothing else."""
     out.mkdir(parents=True, exist_ok=True)
-    for name in MADE:
-        shutil.rmtree(out / name, ignore_errors=True)
-    for name in ("teacher", "true_classes", "statistics"):
+    for folder in (out / "digits", *out.glob("seed-*")):
+        shutil.rmtree(folder, ignore_errors=True)
+    for name in ("teacher", "statistics"):
         (out / f"{name}.safetensors").unlink(missing_ok=True)
         shutil.rmtree(unfinished_beside(out / f"{name}.safetensors"), ignore_errors=True)
 
@@ -197,7 +155,7 @@ def train_on_true_classes(demo: Demo) -> None:
     views = ViewSettings(batch_size=BATCH_SIZE, crop_scale=CROPS, flip=False, mix="cutmix")
     recipe = preset_named("imagenet1k").train
     recipe = replace(recipe, epochs=demo.epochs, learning_rate=LEARNING_RATE)
-    weights = demo.out / "true_classes.safetensors"
+    weights = demo.place / "true_classes.safetensors"
     top1 = _train_on_truth("true classes", weights, demo.folders.distilled, demo, views, recipe)
     run = demo.student("real", "true")
     run.mkdir(parents=True)
@@ -248,17 +206,17 @@ def _recover(demo: Demo, method: str) -> Step:
     # The teacher knows digits of which it saw 40 % or more; smaller crops would be asked to be digits too.
     schedule = ("--ipc", IPC, "--iterations", demo.iterations, "--roll", 2, "--smallest-crop", CROPS[0])
     source = ("--statistics", _statistics(demo)) if method == "lpld" else ("--real", demo.folders.teacher)
-    words = ("recover", demo.out / method, "--method", method, *schedule, *source, *demo.teacher_words)
+    words = ("recover", demo.images(method), "--method", method, *schedule, *source, *demo.teacher_words)
     return partial(run_command, *words, "--format", "png", "--seed", demo.seed)
 
 
 def fit_klt(demo: Demo) -> None:
-    """Fit klt labels into the bytes of the hardest pruning; say so where they do not fit."""
+    """Fit klt labels into the bytes of the pruned pool; say so where they do not fit."""
     from lpld_labels import PoolReader
     from lpld_labels.errors import InvalidArgumentError
     from lpld_labels.pool.sizes import pool_bytes
 
-    with PoolReader(demo.pool("lpld", f"{HARDEST}x")) as pool:
+    with PoolReader(demo.pool("lpld", f"{RATIO}x")) as pool:
         budget = pool_bytes(pool.manifest)
     words = ("plan", demo.pool("lpld", "1x"), "--budget", budget, "--codec", "klt", "--views", "drawn")
     # What plan asks for by itself was measured on 100 classes; here there are ten.
@@ -266,7 +224,7 @@ def fit_klt(demo: Demo) -> None:
     try:
         run_command(*words, *enough, "--apply", demo.pool("lpld", "klt"))
     except InvalidArgumentError as error:
-        click.echo(f"klt does not fit into {budget} bytes: {error}")
+        print(f"klt does not fit into {budget} bytes: {error}")
 
 
 def _student_chains(demo: Demo) -> list[Chain]:
@@ -274,8 +232,7 @@ def _student_chains(demo: Demo) -> list[Chain]:
     forms = [(source, f"{ratio}x") for source, ratios in RATIOS.items() for ratio in ratios]
     if demo.pool("lpld", "klt").is_dir():
         forms.append(("lpld", "klt"))
-    # Four points of accuracy make a curve for the page.
-    often = ("--evaluate-every", max(demo.epochs // 4, 100))
+    often = ("--evaluate-every", demo.epochs)
     paper = ("--preset", "imagenet1k")
     network = ("--student", NETWORK, "--epochs", demo.epochs, "--lr", LEARNING_RATE, "--threads", 1)
     recipe = (*paper, *network, *often)
@@ -358,7 +315,3 @@ class _Runner:
         for step in task:
             run_step(step, self.log)
             yield 1
-
-
-if __name__ == "__main__":
-    command()

@@ -65,9 +65,7 @@ def _codecs(results: Results) -> Iterator[Row]:
 def _demo(results: Results) -> Iterator[Row]:
     for one in results["demo"]["findings"]:
         found = Finding(**one)
-        undecided = found.shows and found.points is not None and abs(found.points) < found.spread
-        ours = found.text.removeprefix(f"{found.claim}: ")
-        yield f"{found.claim}; the demo", ours, "", "undecided" if undecided else _word(found.shows)
+        yield f"{found.claim}; the demo", found.found, "", found.verdict
 
 
 def _word(holds: bool) -> str:

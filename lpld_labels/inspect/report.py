@@ -20,6 +20,7 @@ from PIL import Image
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import ViewBatch
+from lpld_labels.inspect.compare import pool_names
 from lpld_labels.inspect.page import jpeg_uri, render_page
 from lpld_labels.inspect.sample import OTHER, OWN, PARTNER, PoolFacts, Sample, gather_facts, take_sample
 from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary, step_words
@@ -100,6 +101,7 @@ def report_page(report: Report) -> bytes:
         "report.html",
         report=report,
         summary=summary,
+        name=pool_names([summary.location])[0],
         steps=_steps(summary),
         settings=[(name, shortened(value, 400)) for name, value in summary.settings().items()],
         files=[(shortened(file.path), human_bytes(file.bytes), file.digest) for file in files],

@@ -43,3 +43,5 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert bar in shown[verb], verb
     for verb in ("squeeze", "build", "encode", "train"):
         assert "<table>" in shown[verb], verb
+    (top1,) = re.findall(r"top1: ([\d.]+)", notebook.cells[-1].outputs[-1]["data"]["text/plain"])
+    assert float(top1) > 0.4, "the notebook promises about 0.7"

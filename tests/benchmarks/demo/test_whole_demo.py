@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from benchmarks.demo.table import ROWS
+from benchmarks.demo.table import CLAIMS, ROWS
 from lpld_labels.loader import PoolBatch
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
@@ -24,13 +24,12 @@ def test_the_demo_runs_the_whole_pipeline(
     tmp_path: Path, project: Path, cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "demo_output"  # where `make demo` writes, for the README's blocks
-    stale = out / "pools/lpld_1x/pool.json"
+    stale = out / "seed-0/pools/lpld_1x/pool.json"
     stale.parent.mkdir(parents=True)
     stale.write_text("left by an earlier demo")
     (out / "mine.txt").write_text("not the demo's")
-    short = ("--epochs", "20", "--teacher-epochs", "1", "--iterations", "2")
     result = subprocess.run(
-        [sys.executable, "-m", "benchmarks.demo.run", "--out", str(out), *short],
+        [sys.executable, "-m", "benchmarks.demo", "--out", str(out), "--quick", "--seeds", "2"],
         cwd=project,
         env={**os.environ, "OMP_NUM_THREADS": "1"},  # other tests run beside it
         capture_output=True,
@@ -40,25 +39,28 @@ def test_the_demo_runs_the_whole_pipeline(
     assert result.returncode == 0, result.stderr
     assert "Label bytes against accuracy" in result.stdout
     assert str(out / "demo.html") in result.stdout.replace("\n", "")
-    assert "Here a class has 200: 10x keeps 20 and costs" in " ".join(result.stdout.split())
+    assert "Here a class has 200, and 10x keeps 20." in " ".join(result.stdout.split())
     assert "lpld-labels" not in result.stderr, "commands belong in the log"
-    lines = {line["key"]: line for line in json.loads((out / "table.json").read_text())["lines"]}
+    table = json.loads((out / "table.json").read_text())
+    lines = {line["key"]: line for line in table["rows"]}
     assert list(lines) == ["teacher", *ROWS]
-    pools = [f"{source}_{ratio}x" for source in ("lpld", "sre2l") for ratio in (1, 10, 40)]
-    assert [lines[key]["batches"] for key in pools] == [40, 4, 1] * 2
-    assert all(0 <= line["top1"] <= 1 for line in lines.values())
+    assert [len(line["top1"]) for line in lines.values()] == [1, *[2] * len(ROWS)]
+    assert all(0 <= top1 <= 1 for line in lines.values() for top1 in line["top1"])
+    assert lines["lpld_1x"]["views"] == 10 * lines["lpld_10x"]["views"] == 200
+    assert [one["claim"] for one in table["findings"]] == list(CLAIMS)
     assert (out / "mine.txt").exists()
     log = (out / "demo.log").read_text()
-    times = {"squeeze": 1, "recover": 2, "build": 3, "prune": 4, "plan": 1, "train": 8}
+    times = {"squeeze": 1, "recover": 4, "build": 6, "prune": 4, "plan": 2, "train": 12}
     assert {name: log.count(f"$ lpld-labels {name} ") for name in times} == times
     page = (out / "demo.html").read_text()
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/png;base64,") == 3, "real digits, lpld, sre2l"
     assert all(name in page for name in ROWS.values())
-    with PoolReader(out / "pools/lpld_40x") as small, PoolReader(out / "pools/lpld_1x") as full:
+    pools = out / "seed-0/pools"
+    with PoolReader(pools / "lpld_10x") as small, PoolReader(pools / "lpld_1x") as full:
         assert len(full.images) == 100
         for key in small.keys:
             assert (small.read_labels(key) == full.read_labels(key)).all()
-        with PoolReader(out / "pools/lpld_klt") as klt:
+        with PoolReader(pools / "lpld_klt") as klt:
             assert klt.codec.name == "klt"
             assert len(klt) > len(small)
             assert pool_bytes(klt.manifest) <= pool_bytes(small.manifest)

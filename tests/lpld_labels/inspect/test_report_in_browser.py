@@ -167,7 +167,8 @@ def test_names_from_outside_show_as_text(opened: Browser, case: Path) -> None:
     assert SCRIPT_NAME in options
     assert SCRIPT_NAME in text
     assert ODD_NAME in text
-    assert str(case / "pool") in opened.evaluate("document.querySelector('h1').textContent")
+    assert str(case / "pool") in opened.evaluate("document.querySelector('h1 + p').textContent")
+    assert opened.evaluate("document.title") == "pool: soft labels of 18 images in 6 classes"
     assert opened.evaluate("document.querySelectorAll('b, img').length") == 0
     assert not [e for e in opened.events if e.get("method") == "Page.javascriptDialogOpening"]
 
