@@ -79,8 +79,9 @@ class DigestingFile(io.BufferedWriter):
     def tail(self, count: int) -> bytes:
         """Return the last `count` bytes written so far."""
         self.flush()
-        self.raw.seek(-count, os.SEEK_END)
-        return self.raw.read(count) or b""
+        raw = cast("io.RawIOBase", self.raw)
+        raw.seek(-count, os.SEEK_END)
+        return raw.read(count) or b""
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:

@@ -167,7 +167,6 @@ def test_one_word_for_one_thing() -> None:
     assert {"quiet", "verbose", "progress"} <= {param.name for param in group.params}
     for name in ("build", "import", "encode", "plan"):
         assert options[name]["-j"] is options[name]["--jobs"]
-    assert options["train"]["-j"] is options["train"]["--workers"]
     for name in ("build", "train", "squeeze", "analyze"):
         assert options[name]["-b"] is options[name]["--batch-size"]
 

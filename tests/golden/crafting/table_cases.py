@@ -25,9 +25,9 @@ from tests.golden.crafting.crafted import Crafted
 def _values(
     role: str, *rows: tuple[str, str, str, int, object], base: str = "f16-plain", stage: Stage = "open"
 ) -> None:
-    """Register a case for each (name, reason, column, row, value)."""
-    for name, reason, *where in rows:
-        register((f"{role}-{name}", reason, _setter(role, *where)), base=base, stage=stage)
+    """Register a case for each (name, reason, place, row, value)."""
+    for name, reason, place, row, value in rows:
+        register((f"{role}-{name}", reason, _setter(role, place, row, value)), base=base, stage=stage)
 
 
 def _setter(role: str, name: str, row: int, value: object) -> Change:
