@@ -177,7 +177,7 @@ def train_settings(workshop: Workshop, cell: Cell) -> TrainSettings:
         sampling=_policy(cell),
         loss="mse+gt" if cell.loss == "mse+gt" else "kl",
         learning_rate=scale.student_rate,
-        amp=scale.amp,
+        amp="bf16" if scale.amp else "off",
         evaluate_every=epochs,
     )
     return with_temperatures(settings, cell)

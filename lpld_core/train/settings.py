@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from lpld_core.settings import BuildSettings, ImageCache, TeacherChoice
+from lpld_core.settings import BuildSettings, ImageCache, Precision, TeacherChoice
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.limits import MAX_INDEX, MAX_SEED
 from lpld_labels.settings import Setting, check_settings
@@ -79,7 +79,7 @@ class TrainSettings:
 
     evaluate_every: Annotated[int, Setting("Evaluate every N epochs and at the end.", ge=1)] = 10
     device: Annotated[str, Setting("Device: cpu, cuda, cuda:1, mps ...")] = "cpu"
-    amp: Annotated[bool, Setting("Use mixed precision (bfloat16): faster, not bit-identical.")] = False
+    amp: Annotated[Precision, Setting("Mixed precision: faster on GPUs, but not bit-identical.")] = "off"
     workers: Annotated[
         int, Setting("Processes that prepare batches.  [default: 0 on a CPU, up to 8 for a GPU]", ge=0)
     ] = 0
@@ -90,8 +90,9 @@ class TrainSettings:
         check_settings(self)
 
     def deciding(self) -> dict[str, Any]:
-        """Return the settings that affect the result of a run."""
-        return {name: value for name, value in asdict(self).items() if name not in _DECIDES_NOTHING}
+        """Return the settings that affect the result of a run. Of the device, only the type does."""
+        decided = {name: value for name, value in asdict(self).items() if name not in _DECIDES_NOTHING}
+        return {**decided, "device": self.device.partition(":")[0]}
 
 
 WARM_UP_FROM = 0.01

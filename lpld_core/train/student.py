@@ -272,8 +272,8 @@ class StudentLoss:
         if self._settings.student_temperature == "calibrated":
             losses = torch.zeros(len(CALIBRATION_GRID), dtype=torch.float64)
             for output, target in self._last:
-                for place, temperature in enumerate(CALIBRATION_GRID.tolist()):
-                    losses[place] += float(kl(output, target, temperature)) * len(output)
+                each = [kl(output, target, temperature) for temperature in CALIBRATION_GRID.tolist()]
+                losses += torch.stack(each).cpu().double() * len(output)
             losses = ranks.sum(losses)
             if bool(losses.any()):
                 self._calibrated = float(CALIBRATION_GRID[int(losses.argmin())])
