@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +15,6 @@ import numpy.typing as npt
 from lpld_labels.errors import InvalidArgumentError
 
 Floats = npt.NDArray[np.float64]
-
-MAX_SHIFT = 22
-_MAX_TORCH_WEIGHT = 1 << 15
-
-
-class SideWeights(NamedTuple):
-    """Weights that resize a side. first: int64 [out], first source pixel. weights: int32 [out, taps]."""
-
-    first: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.int32]
-    shift: int
 
 
 def _triangle(x: Floats) -> Floats:
@@ -50,16 +38,18 @@ def tap_count(code: str, side: int, out: int) -> int:
     """Return the maximum number of source pixels per output pixel."""
     if code not in _KERNELS:
         raise InvalidArgumentError(
-            "views cannot be rendered on a device: no integer arithmetic is known for this resize code",
+            "views cannot be rendered on a device: this resize code has no integer weights",
             expected=f"one of {', '.join(_KERNELS)}",
             got=code,
-            hint="render on the CPU (replay='cpu')",
+            hint="use replay='cpu'",
         )
     return math.ceil(_KERNELS[code][1] * max(side / out, 1.0)) * 2 + 1
 
 
-def side_weights(code: str, side: int, out: int) -> SideWeights:
-    """Return the weights that resize `side` pixels to `out`. All float64, in the order of ATen and Pillow."""
+def resize_weights(
+    code: str, side: int, out: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], int]:
+    """Return first source pixels [out], weights [out, taps] and shift. All float64, in ATen's order."""
     taps = tap_count(code, side, out)
     kernel, radius = _KERNELS[code]
     scale = side / out
@@ -67,14 +57,12 @@ def side_weights(code: str, side: int, out: int) -> SideWeights:
     centre = (np.arange(out) + 0.5) * scale
     first = np.maximum((centre - radius * stretch + 0.5).astype(np.int64), 0)
     last = np.minimum((centre + radius * stretch + 0.5).astype(np.int64), side)
-    places = first[:, None] + np.arange(taps)
-    values = kernel(np.abs((places - centre[:, None] + 0.5) * (1.0 / stretch)))
-    values[places >= last[:, None]] = 0.0
+    pixels = first[:, None] + np.arange(taps)
+    values = kernel(np.abs((pixels - centre[:, None] + 0.5) * (1.0 / stretch)))
+    values[pixels >= last[:, None]] = 0.0
     # cumsum adds from left to right; sum would add in another order.
     values /= np.cumsum(values, axis=1)[:, -1:]
-    shift = MAX_SHIFT
-    if code == "torch":
-        while int(values.max() * 2.0**shift + 0.5) >= _MAX_TORCH_WEIGHT:
-            shift -= 1
-    whole = np.trunc(values * 2.0**shift + np.copysign(0.5, values)).astype(np.int32)
-    return SideWeights(first, whole, shift)
+    shift = 22
+    while code == "torch" and int(values.max() * 2.0**shift + 0.5) >= 1 << 15:
+        shift -= 1  # PyTorch's weights have 16 bits.
+    return first, np.trunc(values * 2.0**shift + np.copysign(0.5, values)).astype(np.int32), shift

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.render import RESIZERS, ImageStore, apply_views, draw_views
-from lpld_labels.render.device import DeviceReplay, WeightTable
+from lpld_labels.render.device import DeviceReplay
 from lpld_labels.render.images import FolderImages, scan_image_folder
 from tests.lpld_labels.render.pictures import FEATURES, augmentation, picture
 
