@@ -6,7 +6,6 @@ The device only copies, multiplies, adds and shifts integers (resize_weights.py)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +44,7 @@ def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Te
 
 
 def images_fit(table: ImageTable, device: torch.device, device_bytes: int | None) -> bool:
-    """Whether decoded images need at most `device_bytes`; by default half of a GPU's free memory, or 4 GiB."""
+    """Whether decoded images need at most `device_bytes`: by default half of a GPU's free memory or 4 GiB."""
     if device_bytes is None:
         cuda = device.type == "cuda"
         device_bytes = torch.cuda.mem_get_info(device)[0] // 2 if cuda else MEMORY_BYTES
@@ -99,19 +98,6 @@ class WeightTable:
         return total.bitwise_right_shift_(self._shifts.index_select(0, sides)).clamp_(0, 255).byte()
 
 
-class _Crops(NamedTuple):
-    """Facts on n views and their images, int64 [n] each. start: first pixel of the image."""
-
-    start: torch.Tensor
-    image_height: torch.Tensor
-    image_width: torch.Tensor
-    top: torch.Tensor
-    left: torch.Tensor
-    height: torch.Tensor
-    width: torch.Tensor
-    flip: torch.Tensor
-
-
 class DeviceReplay:
     """Renders batches of views on a device.
 
@@ -154,6 +140,7 @@ class DeviceReplay:
         """Return the pixels of views of these images: [B, 3, H, W], uint8, or float32 for MixUp."""
         pixels, starts = self._images(views.images)
         facts = np.empty((8, views.rows), np.int64)
+        # The start, height and width of each image; top, left, height, width and flip of the crop.
         facts[:3] = starts, self._table.heights[views.images], self._table.widths[views.images]
         facts[3:7], facts[7] = views.crops.T, views.flips
         # Copies, because arrays of pools are read-only.
@@ -167,11 +154,10 @@ class DeviceReplay:
         crops, orders, cuts, partner = send([torch.from_numpy(array) for array in arrays], self._device)
         plain = torch.empty((views.rows, *self._size, 3), dtype=torch.uint8, device=self._device)
         for chunk in self._chunks(views):
-            part = _Crops(*crops[:, chunk].unbind())
             tall, wide = views.crops[chunk, 2:].max(axis=0).tolist()
-            places = _places(part, tall, wide, None if tiles is None else orders[chunk])
+            places = _places(crops[:, chunk], tall, wide, None if tiles is None else orders[chunk])
             windows = pixels.index_select(0, places.view(-1)).view(-1, wide, tall * 3)
-            plain[chunk] = self._resized(windows, part)
+            plain[chunk] = self._resized(windows, *crops[5:, chunk])
         if cutout is not None:
             plain = _cut_out(plain, cuts)
         if mix is not None:
@@ -187,15 +173,17 @@ class DeviceReplay:
         sent = [self._pixels[start:stop].to(self._device, non_blocking=True) for start, stop in spans]
         return torch.cat(sent), np.cumsum(stops - starts) - (stops - starts)
 
-    def _resized(self, windows: torch.Tensor, crops: _Crops) -> torch.Tensor:
-        """Resize windows [n, width, height * 3] of crops to [n, H, W, 3]; mirror those to be flipped."""
+    def _resized(
+        self, windows: torch.Tensor, heights: torch.Tensor, widths: torch.Tensor, flips: torch.Tensor
+    ) -> torch.Tensor:
+        """Resize crops [n, width, height * 3] of these sizes to [n, H, W, 3]; mirror those to be flipped."""
         count, (height, width) = len(windows), self._size
         column = torch.arange(width, device=windows.device)
-        order = torch.where(crops.flip[:, None] > 0, width - 1 - column, column)
-        narrow = self._columns.resize(windows, crops.width, order).view(count, width, -1, 3)
+        order = torch.where(flips[:, None] > 0, width - 1 - column, column)
+        narrow = self._columns.resize(windows, widths, order).view(count, width, -1, 3)
         lines = narrow.transpose(1, 2).reshape(count, -1, width * 3)
         order = torch.arange(height, device=windows.device)[None]
-        return self._rows.resize(lines, crops.height, order).view(count, height, width, 3)
+        return self._rows.resize(lines, heights, order).view(count, height, width, 3)
 
     def _chunks(self, views: ViewBatch) -> list[slice]:
         """Divide views into chunks that need at most `chunk_bytes`, unless a single view needs more."""
@@ -209,10 +197,10 @@ class DeviceReplay:
         return [*chunks, slice(start, views.rows)]
 
 
-def _places(crops: _Crops, tall: int, wide: int, orders: torch.Tensor | None) -> torch.Tensor:
+def _places(crops: torch.Tensor, tall: int, wide: int, orders: torch.Tensor | None) -> torch.Tensor:
     """Return the pixels of crops, column by column, filled up to `tall` x `wide`: int64 [n, wide, tall].
 
-    orders: int64 [n, tiles], patch orders; None without patches.
+    crops: int64 [8, n], as in `render`. orders: int64 [n, tiles], patch orders; None without patches.
     """
     start, image_height, image_width, top, left, height, width = (fact[:, None, None] for fact in crops[:7])
     row = torch.arange(tall, device=start.device).minimum(height - 1) + top

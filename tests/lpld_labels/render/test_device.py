@@ -42,7 +42,7 @@ def test_no_pixel_differs(store: ImageStore, resize: str, rounds: int) -> None:
         settings = augmentation(resize, size, crop_ratio=(0.3, 3.0), **FEATURES[name])
         batch = draw_views(settings, store.table, seed=3, epoch=number, batch=0, batch_size=16)
         expected = apply_views(batch, store, settings, dtype=torch.float32)
-        # Few bytes, so that a batch is rendered in several chunks; every other time from images kept elsewhere.
+        # In several chunks; every other time, the images are too large for the device.
         replay = DeviceReplay(store, settings, CPU, device_bytes=(number % 2) << 32, chunk_bytes=4 << 20)
         rendered = replay.render(batch)
         assert rendered.dtype == (torch.float32 if name == "mixup" else torch.uint8)
