@@ -21,10 +21,11 @@ TemperatureSchedule = Literal["constant", "step", "cosine"]
 StudentTemperature = Literal["teacher", "calibrated"]
 Tail = Literal["stored", "none"]
 ExperimentName = Literal["imagenet1k", "tiny", "imagenet21k", "imagenet1k-plus", "lpqld"]
+Replay = Literal["auto", "cpu", "device"]
 SamplingPolicy = Literal["batches", "epochs", "epoch-by-epoch", "shuffled", "stored"]
 
 _DECIDES_NOTHING = (
-    *("evaluate_every", "device", "workers", "image_cache"),
+    *("evaluate_every", "device", "replay", "workers", "image_cache"),
     "accumulate",  # only divides the rows of a step, like the number of processes
 )
 _NORMALISATION = "Normalisation, if the pool records none."
@@ -79,6 +80,13 @@ class TrainSettings:
 
     evaluate_every: Annotated[int, Setting("Evaluate every N epochs and at the end.", ge=1)] = 10
     device: Annotated[str, Setting("Device: cpu, cuda, cuda:1, mps ...")] = "cpu"
+    replay: Annotated[
+        Replay,
+        Setting(
+            "Where views are rendered: by the workers, or on --device, which then holds all decoded images. "
+            "'auto': on the device if it is not a CPU and the images fill at most half of its free memory."
+        ),
+    ] = "auto"
     amp: Annotated[Precision, Setting("Mixed precision: faster on GPUs, but not bit-identical.")] = "off"
     workers: Annotated[
         int, Setting("Processes that prepare batches.  [default: 0 on a CPU, up to 8 for a GPU]", ge=0)

@@ -14,10 +14,11 @@ import torch
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.base import Parts
 from lpld_labels.codecs.label_semantics import softened
-from lpld_labels.errors import InvalidBatchError
+from lpld_labels.errors import InvalidBatchError, LabelPoolError
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.loader.workers import LabelBatches, Prepared
 from lpld_labels.render.apply import normalise
+from lpld_labels.render.device import DeviceReplay, send
 
 Temperature = float | Callable[[int], float]
 """A number, or a function of the training epoch."""
@@ -70,7 +71,7 @@ class UndecodedBatch:
 
 
 class Rows(NamedTuple):
-    """A label batch to cut. pixels, parts: on the training device. facts: PoolBatch fields after `labels`."""
+    """A label batch to cut, on the training device. facts: PoolBatch fields after `labels`."""
 
     pixels: torch.Tensor
     parts: tuple[torch.Tensor, ...]
@@ -82,7 +83,7 @@ class BatchMaker:
     """Cuts a stream of label batches into training batches on a device.
 
     normalisation: (mean, std), or None for raw pixels. temperature: softmax temperature; None: no softmax.
-    memory: provides unpinned CPU memory for images.
+    memory: provides unpinned CPU memory for images. replay: renders the views; None: workers did.
     """
 
     prepared: Iterator[Prepared]
@@ -93,8 +94,14 @@ class BatchMaker:
     pin_memory: bool
     memory: BufferPool
     device: torch.device
+    replay: DeviceReplay | None = None
     _current: Rows | None = None
     _start: int = 0
+    _ahead: SideStream | None = None
+
+    def __post_init__(self) -> None:
+        if self.device.type == "cuda" and torch.cuda.is_available():
+            self._ahead = SideStream(self.device)
 
     def make(self, rows: int | None, epoch: int) -> PoolBatch:
         """Return a batch of the next `rows` rows, or, if None, of all rows left in a label batch."""
@@ -112,47 +119,41 @@ class BatchMaker:
             rest.append([array[part] for array in source.facts])
             filled += part.stop - part.start
             self._start = part.stop
-        facts = (_joined(list(parts)).to(self.device) for parts in zip(*rest, strict=True))
+        facts = (_joined(list(parts)) for parts in zip(*rest, strict=True))
         return PoolBatch(images, self._softened(_joined(labels), epoch), *facts)
 
     def _left(self) -> Rows:
         """Return the current label batch, or the next one if no rows are left."""
         if self._current is None or self._start == len(self._current.pixels):
-            self._current, self._start = self._rows(next(self.prepared)), 0
+            self._current = self._rows() if self._ahead is None else self._ahead.take(self._rows)
+            self._start = 0
         return self._current
 
-    def _rows(self, item: Prepared) -> Rows:
+    def _rows(self) -> Rows:
+        item = next(self.prepared)
         views, rows = item.views, len(item.slots)
-        pixels = item.pixels if item.pixels is not None else self.batches.pixels(item.buffer, rows)
         targets = self.classes[views.images]
         partners = targets if views.mix is None else targets[views.mix.partner]
-        strength = 1.0 if views.mix is None else views.mix.strength
+        strength = np.full(rows, 1.0 if views.mix is None else views.mix.strength, np.float32)
         keys = np.empty((rows, 3), np.int64)
         keys[:, 0], keys[:, 1] = views.key
         keys[:, 2] = item.slots
-        return Rows(
-            pixels=self._moved(pixels[:rows]),
-            parts=tuple(self._moved(_tensor(part)) for part in item.parts),
-            facts=(
-                torch.from_numpy(targets[:rows]),
-                torch.from_numpy(partners[:rows]),
-                torch.full((rows,), strength),
-                torch.from_numpy(keys),
-            ),
-        )
-
-    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor on the training device. If copied, the original may be overwritten at once."""
-        if self.device.type == "cpu":
-            return tensor
-        if self.device.type == "cuda":
-            return tensor.pin_memory().to(self.device, non_blocking=True)
-        return tensor.to(self.device)
+        arrays = (targets[:rows], partners[:rows], strength, keys, *item.parts)
+        tensors = [_tensor(array) for array in arrays]
+        if self.replay is not None:
+            pixels = self.replay.render(views)[:rows]
+        else:
+            pixels = item.pixels if item.pixels is not None else self.batches.pixels(item.buffer, rows)
+            tensors.append(pixels[:rows].permute(0, 2, 3, 1))
+        sent = send(tensors, self.device)
+        if self.replay is None:
+            pixels = sent.pop().permute(0, 3, 1, 2)
+        return Rows(pixels=pixels, parts=tuple(sent[4:]), facts=tuple(sent[:4]))
 
     def _empty_images(self, rows: int) -> torch.Tensor:
-        buffers = self.batches.buffers
-        height, width = buffers.shape[2:4]
-        dtype = buffers.dtype if self.normalisation is None else torch.float32
+        how = self.batches.pool.header.augmentation
+        height, width = how.output_height, how.output_width
+        dtype = self.batches.buffers.dtype if self.normalisation is None else torch.float32
         on_cpu = self.device.type == "cpu"
         if on_cpu and not self.pin_memory:
             return self.memory.images(rows, height, width, dtype)
@@ -163,7 +164,7 @@ class BatchMaker:
         """Write pixels, normalised if requested, into `images`, which are rows of a batch."""
         if self.normalisation is not None:
             normalise(pixels, *self.normalisation, out=images)
-        elif pixels.dtype == images.dtype:
+        elif torch.promote_types(pixels.dtype, images.dtype) == images.dtype:
             images.copy_(pixels)
         else:
             raise InvalidBatchError(
@@ -178,6 +179,34 @@ class BatchMaker:
             return labels
         value = self.temperature(epoch) if callable(self.temperature) else self.temperature
         return softened(labels, self.batches.pool.header.label_kind, value)
+
+
+class SideStream:
+    """Prepares label batches one ahead on a CUDA stream of its own, while the trainer's stream trains."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.Stream(device)
+        self._stream.wait_stream(torch.cuda.current_stream(device))  # for what the replay has copied there
+        self._next: Rows | LabelPoolError | None = None
+
+    def take(self, make: Callable[[], Rows]) -> Rows:
+        """Return the next rows, for use on the current stream, and begin with those after them."""
+        rows = self._next or self._begin(make)
+        if isinstance(rows, LabelPoolError):
+            raise rows
+        current = torch.cuda.current_stream(self._device)
+        current.wait_stream(self._stream)
+        for tensor in (rows.pixels, *rows.parts, *rows.facts):
+            tensor.record_stream(current)  # its memory is not reused before `current` is done with it
+        self._next = self._begin(make)
+        return rows
+
+    def _begin(self, make: Callable[[], Rows]) -> Rows | LabelPoolError:
+        with torch.cuda.stream(self._stream):
+            try:
+                return make()
+            except LabelPoolError as error:
+                return error  # of the next rows, so `take` raises it when they are due
 
 
 class BufferPool:

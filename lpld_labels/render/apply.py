@@ -175,7 +175,11 @@ def normalise(
         )
     _check_out("pixels", out, tuple(pixels.shape), torch.float32, pixels.device)
     batch, _, height, width = out.shape
-    scale, shift = (values.repeat(width) for values in _scale_and_shift(tuple(mean), tuple(std), out.device))
+    scale, shift = torch.empty((2, width, 3), device=out.device)
+    for channel, (m, s) in enumerate(zip(mean, std, strict=True)):
+        # Filling works on the device; a tensor of a list would be copied there, and waited for.
+        scale[:, channel], shift[:, channel] = 1.0 / (255.0 * s), m / s
+    scale, shift = scale.view(-1), shift.view(-1)
     # One factor per value of an image row, not per channel: long inner loops are faster than short loops.
     targets = out.permute(0, 2, 3, 1).view(batch * height, width * 3)
     sources = pixels.permute(0, 2, 3, 1).reshape(batch * height, width * 3)
@@ -184,15 +188,6 @@ def normalise(
             target.copy_(source)
         target.mul_(scale).sub_(shift)
     return out
-
-
-@functools.lru_cache(maxsize=64)
-def _scale_and_shift(
-    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the factors and offsets of `normalise`. Cached: each copy to a GPU makes the host wait."""
-    scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=device)
-    return scale, torch.tensor([m / s for m, s in zip(mean, std, strict=True)], device=device)
 
 
 def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
