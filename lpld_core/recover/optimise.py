@@ -169,7 +169,8 @@ class GroupOptimiser:
         like = next(teacher.model.parameters())
         sizes = torch.tensor(self.sizes)
         self._unit_sizes = sizes.to(like.device)
-        self._unit_of_image = torch.arange(len(sizes)).repeat_interleave(sizes).to(like.device)
+        units = torch.arange(len(sizes)).repeat_interleave(sizes, output_size=len(group.members))
+        self._unit_of_image = units.to(like.device)
         self._classes = torch.tensor([label for label, _ in group.members], device=like.device)
         first_classes = [unit.members[0][0] for unit in group.units]
         self._targets = [
