@@ -83,8 +83,7 @@ class TrainSettings:
     replay: Annotated[
         Replay,
         Setting(
-            "Where views are rendered: by the workers, or on --device, which then holds all decoded images. "
-            "'auto': on the device if it is not a CPU and the images fill at most half of its free memory."
+            "Where views are rendered. 'auto': on --device, unless it is a CPU or has no room for the images."
         ),
     ] = "auto"
     amp: Annotated[bool, Setting("Use mixed precision (bfloat16): faster, not bit-identical.")] = False

@@ -110,7 +110,10 @@ def pretended_gpu() -> Iterator[Calls]:
 @pytest.mark.parametrize("replay", ["cpu", "device", "device, images in pinned memory"])
 @pytest.mark.parametrize("codec", ["f16", "int8", "topk:3", "klt"])
 @pytest.mark.parametrize("kind", ["cutout", "mixup", "patches"])
-def test_nothing_waits_for_a_gpu(folder: Path, tmp_path: Path, kind: str, codec: str, replay: str) -> None:
+def test_nothing_waits_for_a_gpu(
+    folder: Path, tmp_path: Path, kind: str, codec: str, replay: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # streams are real
     pool = build(tmp_path / "pool", folder, kind, codec="f16" if codec == "klt" else codec)
     if codec == "klt":
         encode_pool(pool, tmp_path / "klt", EncodeSettings(codec="klt", fidelity=0.5))
