@@ -82,9 +82,7 @@ class TrainSettings:
     device: Annotated[str, Setting("Device: cpu, cuda, cuda:1, mps ...")] = "cpu"
     replay: Annotated[
         Replay,
-        Setting(
-            "Where views are rendered. 'auto': on --device, unless it is a CPU or has no room for the images."
-        ),
+        Setting("Where views are rendered. 'auto': on --device if it is a GPU with room for the images."),
     ] = "auto"
     amp: Annotated[bool, Setting("Use mixed precision (bfloat16): faster, not bit-identical.")] = False
     workers: Annotated[
