@@ -120,7 +120,7 @@ def test_nothing_waits_for_a_gpu(
         pool = PoolReader(tmp_path / "klt")
     store = ImageStore(find_images(pool, folder))
     batches = LabelBatches(pool, store if replay == "cpu" else None, buffers=8)
-    schedule = Schedule.of(pool, batch=11)
+    schedule = Schedule.of(pool, sampling="stored", seed=0, batch=11)
     stream = LabelStream(batches, schedule, 0, 2, None).start(Position(0), Processes(0, 1))
     prepared = [next(stream) for _ in range(6)]
     with pretended_gpu() as calls:
