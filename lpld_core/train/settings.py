@@ -81,11 +81,7 @@ class TrainSettings:
     evaluate_every: Annotated[int, Setting("Evaluate every N epochs and at the end.", ge=1)] = 10
     device: Annotated[str, Setting("Device: cpu, cuda, cuda:1, mps ...")] = "cpu"
     replay: Annotated[
-        Replay,
-        Setting(
-            "Where views are rendered: by the workers, or on --device, which then holds all decoded images. "
-            "'auto': on the device if it is not a CPU and the images fill at most half of its free memory."
-        ),
+        Replay, Setting("Where views are rendered. 'auto': on a --device that has room for the images.")
     ] = "auto"
     amp: Annotated[Precision, Setting("Mixed precision: faster on GPUs, but not bit-identical.")] = "off"
     workers: Annotated[

@@ -49,11 +49,7 @@ def images_fit(table: ImageTable, device: torch.device, device_bytes: int | None
         cuda = device.type == "cuda"
         device_bytes = torch.cuda.mem_get_info(device)[0] // 2 if cuda else MEMORY_BYTES
     needed = 3 * int((table.heights.astype(np.int64) * table.widths).sum())
-    return needed <= device_bytes and _longest_side(table) <= MAX_SIDE
-
-
-def _longest_side(table: ImageTable) -> int:
-    return int(max(table.heights.max(), table.widths.max()))
+    return needed <= device_bytes and max(table.heights.max(), table.widths.max()) <= MAX_SIDE
 
 
 class WeightTable:
@@ -79,14 +75,14 @@ class WeightTable:
         self._first, self._weights, self._shifts = (torch.from_numpy(array).to(device) for array in arrays)
         self._halves = 1 << (self._shifts - 1)
 
-    def resize(self, lines: torch.Tensor, sides: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-        """Return dimension 1 of `lines`, uint8 [n, L, K], resized to `out`.
+    def resize(self, lines: torch.Tensor, sides: torch.Tensor, flips: torch.Tensor) -> torch.Tensor:
+        """Return dimension 1 of `lines`, uint8 [n, L, K], resized to `out`, and reversed where flips is 1.
 
-        sides: int64 [n], number of lines that belong to each view. order: int64 [n or 1, out], the output
-        line that each place shows.
+        sides, flips: int64 [n]. sides: how many of the L lines each view has.
         """
         count, length, width = lines.shape
-        cells = (sides[:, None] * self.out + order).view(-1)
+        order = torch.arange(self.out, device=lines.device) * (1 - 2 * flips[:, None])
+        cells = ((sides + flips)[:, None] * self.out - flips[:, None] + order).view(-1)
         first = self._first.index_select(0, cells).view(count, self.out)
         base = torch.arange(0, count * length, length, device=lines.device)[:, None]
         total = self._halves.index_select(0, sides).repeat(1, self.out, width)
@@ -116,12 +112,11 @@ class DeviceReplay:
         device: torch.device,
         *,
         device_bytes: int | None = None,
-        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        self._device, self._chunk_bytes = device, chunk_bytes
+        self._device = device
         self._size = (augmentation.output_height, augmentation.output_width)
         table = self._table = store.table
-        how, longest = augmentation.resize, _longest_side(table)
+        how, longest = augmentation.resize, int(max(table.heights.max(), table.widths.max()))
         tables = {out: WeightTable(how, longest, out, device) for out in set(self._size)}
         self._rows, self._columns = (tables[out] for out in self._size)
         self._ends = np.cumsum([0, *(table.heights.astype(np.int64) * table.widths).tolist()])
@@ -152,12 +147,16 @@ class DeviceReplay:
             nothing if mix is None else mix.partner.astype(np.int64),
         ]
         crops, orders, cuts, partner = send([torch.from_numpy(array) for array in arrays], self._device)
-        plain = torch.empty((views.rows, *self._size, 3), dtype=torch.uint8, device=self._device)
+        height, width = self._size
+        plain = torch.empty((views.rows, height, width, 3), dtype=torch.uint8, device=self._device)
         for chunk in self._chunks(views):
             tall, wide = views.crops[chunk, 2:].max(axis=0).tolist()
             places = _places(crops[:, chunk], tall, wide, None if tiles is None else orders[chunk])
             windows = pixels.index_select(0, places.view(-1)).view(-1, wide, tall * 3)
-            plain[chunk] = self._resized(windows, *crops[5:, chunk])
+            heights, widths, flips = crops[5:, chunk]
+            narrow = self._columns.resize(windows, widths, flips).view(-1, width, tall, 3)
+            lines = narrow.transpose(1, 2).reshape(-1, tall, width * 3)
+            plain[chunk] = self._rows.resize(lines, heights, flips * 0).view(-1, height, width, 3)
         if cutout is not None:
             plain = _cut_out(plain, cuts)
         if mix is not None:
@@ -173,25 +172,13 @@ class DeviceReplay:
         sent = [self._pixels[start:stop].to(self._device, non_blocking=True) for start, stop in spans]
         return torch.cat(sent), np.cumsum(stops - starts) - (stops - starts)
 
-    def _resized(
-        self, windows: torch.Tensor, heights: torch.Tensor, widths: torch.Tensor, flips: torch.Tensor
-    ) -> torch.Tensor:
-        """Resize crops [n, width, height * 3] of these sizes to [n, H, W, 3]; mirror those to be flipped."""
-        count, (height, width) = len(windows), self._size
-        column = torch.arange(width, device=windows.device)
-        order = torch.where(flips[:, None] > 0, width - 1 - column, column)
-        narrow = self._columns.resize(windows, widths, order).view(count, width, -1, 3)
-        lines = narrow.transpose(1, 2).reshape(count, -1, width * 3)
-        order = torch.arange(height, device=windows.device)[None]
-        return self._rows.resize(lines, heights, order).view(count, height, width, 3)
-
     def _chunks(self, views: ViewBatch) -> list[slice]:
-        """Divide views into chunks that need at most `chunk_bytes`, unless a single view needs more."""
+        """Divide views into chunks that need at most CHUNK_BYTES, unless a single view needs more."""
         chunks, start, tall, wide = [], 0, 0, 0
         for slot, (height, width) in enumerate(views.crops[:, 2:].tolist()):
             tall, wide = max(tall, height), max(wide, width)
             each = 40 * (tall * wide + tall * self._size[1] + self._size[0] * self._size[1])
-            if slot > start and each * (slot + 1 - start) > self._chunk_bytes:
+            if slot > start and each * (slot + 1 - start) > CHUNK_BYTES:
                 chunks.append(slice(start, slot))
                 start, tall, wide = slot, height, width
         return [*chunks, slice(start, views.rows)]

@@ -17,20 +17,17 @@ from lpld_labels.errors import InvalidArgumentError
 Floats = npt.NDArray[np.float64]
 
 
-def _triangle(x: Floats) -> Floats:
-    return np.maximum(1.0 - x, 0.0)
-
-
 def _cubic(x: Floats) -> Floats:
     near = (1.5 * x - 2.5) * x * x + 1.0
     far = (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5
     return np.where(x < 1.0, near, np.where(x < 2.0, far, 0.0))
 
 
+_TRIANGLE = (lambda x: np.maximum(1.0 - x, 0.0), 1.0)
 _KERNELS: dict[str, tuple[Callable[[Floats], Floats], float]] = {
-    "pil": (_triangle, 1.0),
+    "pil": _TRIANGLE,
     "pil_bicubic": (_cubic, 2.0),
-    "torch": (_triangle, 1.0),
+    "torch": _TRIANGLE,
 }
 
 

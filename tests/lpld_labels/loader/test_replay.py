@@ -110,14 +110,17 @@ def pretended_gpu() -> Iterator[Calls]:
 @pytest.mark.parametrize("replay", ["cpu", "device", "device, images in pinned memory"])
 @pytest.mark.parametrize("codec", ["f16", "int8", "topk:3", "klt"])
 @pytest.mark.parametrize("kind", ["cutout", "mixup", "patches"])
-def test_nothing_waits_for_a_gpu(folder: Path, tmp_path: Path, kind: str, codec: str, replay: str) -> None:
+def test_nothing_waits_for_a_gpu(
+    folder: Path, tmp_path: Path, kind: str, codec: str, replay: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # streams are real
     pool = build(tmp_path / "pool", folder, kind, codec="f16" if codec == "klt" else codec)
     if codec == "klt":
         encode_pool(pool, tmp_path / "klt", EncodeSettings(codec="klt", fidelity=0.5))
         pool = PoolReader(tmp_path / "klt")
     store = ImageStore(find_images(pool, folder))
     batches = LabelBatches(pool, store if replay == "cpu" else None, buffers=8)
-    schedule = Schedule.of(pool, batch=11)
+    schedule = Schedule.of(pool, sampling="stored", seed=0, batch=11)
     stream = LabelStream(batches, schedule, 0, 2, None).start(Position(0), Processes(0, 1))
     prepared = [next(stream) for _ in range(6)]
     with pretended_gpu() as calls:

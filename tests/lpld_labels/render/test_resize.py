@@ -1,4 +1,4 @@
-"""`pil` is the integer arithmetic of SPEC.md, whichever Pillow is installed."""
+"""Resizing is the integer arithmetic of SPEC.md, whichever Pillow and PyTorch are installed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def cubic(x: float) -> float:
 FILTERS: dict[str, tuple[Callable[[float], float], float]] = {
     "pil": (triangle, 1.0),
     "pil_bicubic": (cubic, 2.0),
+    "torch": (triangle, 1.0),
 }
 
 
-def resized_columns(pixels: Pixels, width: int, kernel: Callable[[float], float], radius: float) -> Pixels:
-    """Return uint8 [H, width, 3] by 22-bit weights."""
+def resized_columns(pixels: Pixels, width: int, name: str) -> Pixels:
+    """Return uint8 [H, width, 3]."""
     old = pixels.shape[1]
-    if old == width:
-        return pixels
+    kernel, radius = FILTERS[name]
     scale = old / width
     stretch = max(scale, 1.0)
-    out = np.empty((pixels.shape[0], width, 3), np.uint8)
+    shares: list[tuple[int, list[float]]] = []
     for column in range(width):
         centre = (column + 0.5) * scale
         first = max(int(centre - radius * stretch + 0.5), 0)
@@ -47,10 +47,15 @@ def resized_columns(pixels: Pixels, width: int, kernel: Callable[[float], float]
         total = 0.0
         for weight in weights:
             total += weight
+        shares.append((first, [weight / total for weight in weights]))
+    largest = max(max(weights) for _, weights in shares)
+    bits = 22 if name != "torch" else max(q for q in range(23) if math.floor(largest * 2**q + 0.5) < 2**15)
+    out = np.empty((pixels.shape[0], width, 3), np.uint8)
+    for column, (first, weights) in enumerate(shares):
         # Half away from zero.
-        whole = [math.trunc(w / total * 2**22 + math.copysign(0.5, w)) for w in weights]
-        sums = np.tensordot(pixels[:, first:last].astype(np.int64), np.array(whole, np.int64), axes=(1, 0))
-        out[:, column] = np.clip((sums + 2**21) >> 22, 0, 255)
+        whole = np.array([math.trunc(w * 2**bits + math.copysign(0.5, w)) for w in weights], np.int64)
+        sums = np.tensordot(pixels[:, first : first + len(whole)].astype(np.int64), whole, axes=(1, 0))
+        out[:, column] = np.clip((sums + 2 ** (bits - 1)) >> bits, 0, 255)
     return out
 
 
@@ -60,6 +65,6 @@ def test_pixels_are_those_of_the_specification(name: str) -> None:
     for _ in range(60):
         rows, columns, height, width = (int(side) for side in rng.integers(1, 90, 4))
         crop = rng.integers(0, 256, (rows, columns, 3), np.uint8)
-        across = resized_columns(crop, width, *FILTERS[name])
-        expected = resized_columns(across.swapaxes(0, 1), height, *FILTERS[name]).swapaxes(0, 1)
+        across = resized_columns(crop, width, name)
+        expected = resized_columns(across.swapaxes(0, 1), height, name).swapaxes(0, 1)
         np.testing.assert_array_equal(RESIZERS[name](crop, height, width).numpy(), expected)
