@@ -138,8 +138,8 @@ class BatchMaker:
         keys = np.empty((rows, 3), np.int64)
         keys[:, 0], keys[:, 1] = views.key
         keys[:, 2] = item.slots
-        arrays = (targets[:rows], partners[:rows], strength, keys, *item.parts)
-        tensors = [_tensor(array) for array in arrays]
+        facts = [targets[:rows], partners[:rows], strength, keys]
+        tensors = [_tensor(array) for array in (*facts, *item.parts)]
         if self.replay is not None:
             pixels = self.replay.render(views)[:rows]
         else:
@@ -185,7 +185,8 @@ class SideStream:
     """Prepares label batches one ahead on a CUDA stream of its own, while the trainer's stream trains."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._stream.wait_stream(torch.cuda.current_stream(device))  # for what the replay has copied there
         self._next: Rows | LabelPoolError | None = None
 

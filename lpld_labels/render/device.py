@@ -128,8 +128,9 @@ class DeviceReplay:
             pin_memory=device.type == "cuda" and not self._resident,
         )
         decoded = map_ahead(store.__getitem__, range(len(table)), workers=THREADS, ahead=THREADS)
-        for pixels, image in zip(self._pixels.split(np.diff(self._ends).tolist()), decoded, strict=True):
-            pixels.copy_(torch.from_numpy(image.reshape(-1, 3)))
+        for start, image in zip(self._ends.tolist(), decoded, strict=False):
+            pixels = torch.from_numpy(image.reshape(-1, 3))
+            self._pixels[start : start + len(pixels)].copy_(pixels)
 
     def render(self, views: ViewBatch) -> torch.Tensor:
         """Return the pixels of views of these images: [B, 3, H, W], uint8, or float32 for MixUp."""
@@ -201,7 +202,7 @@ def _places(crops: torch.Tensor, tall: int, wide: int, orders: torch.Tensor | No
         source = orders.gather(1, tile.view(len(orders), -1)).view(tile.shape)
         row = torch.where(in_tile, source // grid * tile_height + row % tile_height, row)
         column = torch.where(in_tile, source % grid * tile_width + column % tile_width, column)
-    return start + row * image_width + column
+    return torch.add(start + row * image_width, column)
 
 
 def _cut_out(plain: torch.Tensor, cuts: torch.Tensor) -> torch.Tensor:
