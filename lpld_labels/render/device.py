@@ -106,18 +106,12 @@ class DeviceReplay:
     """
 
     def __init__(
-        self,
-        store: ImageStore,
-        augmentation: Augmentation,
-        device: torch.device,
-        *,
-        device_bytes: int | None = None,
+        self, store: ImageStore, how: Augmentation, device: torch.device, *, device_bytes: int | None = None
     ) -> None:
-        self._device = device
-        self._size = (augmentation.output_height, augmentation.output_width)
+        self._device, self._size = device, (how.output_height, how.output_width)
         table = self._table = store.table
-        how, longest = augmentation.resize, int(max(table.heights.max(), table.widths.max()))
-        tables = {out: WeightTable(how, longest, out, device) for out in set(self._size)}
+        longest = int(max(table.heights.max(), table.widths.max()))
+        tables = {out: WeightTable(how.resize, longest, out, device) for out in set(self._size)}
         self._rows, self._columns = (tables[out] for out in self._size)
         self._ends = np.cumsum([0, *(table.heights.astype(np.int64) * table.widths).tolist()])
         self._resident = images_fit(table, device, device_bytes)
