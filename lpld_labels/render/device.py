@@ -102,7 +102,8 @@ class DeviceReplay:
 
     Memory on the device: the images (3 bytes per pixel, of all or of one batch); resize weights, 4 bytes x
     longest image side x output side x pixels per weight (0.6 MB from 224 to 224 px, 10 MB from 1000); and
-    CHUNK_BYTES while a batch is rendered in chunks, or 40 bytes per source pixel of one view if that is more.
+    about CHUNK_BYTES (with patches, twice that) while a batch is rendered in chunks, or 40 bytes per source
+    pixel of one view if that is more.
     """
 
     def __init__(
