@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -138,16 +138,13 @@ class BatchMaker:
         keys = np.empty((rows, 3), np.int64)
         keys[:, 0], keys[:, 1] = views.key
         keys[:, 2] = item.slots
-        arrays = (targets[:rows], partners[:rows], strength, keys, *item.parts)
-        tensors = [_tensor(array) for array in arrays]
-        if self.replay is not None:
-            pixels = self.replay.render(views)[:rows]
-        else:
-            pixels = item.pixels if item.pixels is not None else self.batches.pixels(item.buffer, rows)
-            tensors.append(pixels[:rows].permute(0, 2, 3, 1))
-        sent = send(tensors, self.device)
+        facts: list[npt.NDArray[Any]] = [targets[:rows], partners[:rows], strength, keys]
+        tensors = [_tensor(array) for array in (*facts, *item.parts)]
         if self.replay is None:
-            pixels = sent.pop().permute(0, 3, 1, 2)
+            rendered = item.pixels if item.pixels is not None else self.batches.pixels(item.buffer, rows)
+            tensors.append(rendered[:rows].permute(0, 2, 3, 1))
+        sent = send(tensors, self.device)
+        pixels = sent.pop().permute(0, 3, 1, 2) if self.replay is None else self.replay.render(views)[:rows]
         return Rows(pixels=pixels, parts=tuple(sent[4:]), facts=tuple(sent[:4]))
 
     def _empty_images(self, rows: int) -> torch.Tensor:
@@ -185,7 +182,8 @@ class SideStream:
     """Prepares label batches one ahead on a CUDA stream of its own, while the trainer's stream trains."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._stream.wait_stream(torch.cuda.current_stream(device))  # for what the replay has copied there
         self._next: Rows | LabelPoolError | None = None
 

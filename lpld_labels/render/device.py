@@ -102,22 +102,17 @@ class DeviceReplay:
 
     Memory on the device: the images (3 bytes per pixel, of all or of one batch); resize weights, 4 bytes x
     longest image side x output side x pixels per weight (0.6 MB from 224 to 224 px, 10 MB from 1000); and
-    CHUNK_BYTES while a batch is rendered in chunks, or 40 bytes per source pixel of one view if that is more.
+    about CHUNK_BYTES (with patches, twice that) while a batch is rendered in chunks, or 40 bytes per source
+    pixel of one view if that is more.
     """
 
     def __init__(
-        self,
-        store: ImageStore,
-        augmentation: Augmentation,
-        device: torch.device,
-        *,
-        device_bytes: int | None = None,
+        self, store: ImageStore, how: Augmentation, device: torch.device, *, device_bytes: int | None = None
     ) -> None:
-        self._device = device
-        self._size = (augmentation.output_height, augmentation.output_width)
+        self._device, self._size = device, (how.output_height, how.output_width)
         table = self._table = store.table
-        how, longest = augmentation.resize, int(max(table.heights.max(), table.widths.max()))
-        tables = {out: WeightTable(how, longest, out, device) for out in set(self._size)}
+        longest = int(max(table.heights.max(), table.widths.max()))
+        tables = {out: WeightTable(how.resize, longest, out, device) for out in set(self._size)}
         self._rows, self._columns = (tables[out] for out in self._size)
         self._ends = np.cumsum([0, *(table.heights.astype(np.int64) * table.widths).tolist()])
         self._resident = images_fit(table, device, device_bytes)
@@ -128,8 +123,9 @@ class DeviceReplay:
             pin_memory=device.type == "cuda" and not self._resident,
         )
         decoded = map_ahead(store.__getitem__, range(len(table)), workers=THREADS, ahead=THREADS)
-        for pixels, image in zip(self._pixels.split(np.diff(self._ends).tolist()), decoded, strict=True):
-            pixels.copy_(torch.from_numpy(image.reshape(-1, 3)))
+        for start, image in zip(self._ends.tolist(), decoded, strict=False):
+            pixels = torch.from_numpy(image.reshape(-1, 3))
+            self._pixels[start : start + len(pixels)].copy_(pixels)
 
     def render(self, views: ViewBatch) -> torch.Tensor:
         """Return the pixels of views of these images: [B, 3, H, W], uint8, or float32 for MixUp."""
@@ -201,7 +197,7 @@ def _places(crops: torch.Tensor, tall: int, wide: int, orders: torch.Tensor | No
         source = orders.gather(1, tile.view(len(orders), -1)).view(tile.shape)
         row = torch.where(in_tile, source // grid * tile_height + row % tile_height, row)
         column = torch.where(in_tile, source % grid * tile_width + column % tile_width, column)
-    return start + row * image_width + column
+    return torch.add(start + row * image_width, column)
 
 
 def _cut_out(plain: torch.Tensor, cuts: torch.Tensor) -> torch.Tensor:

@@ -78,11 +78,11 @@ def test_auto_means_the_workers_where_the_device_is_a_cpu(pools: Pools, folder: 
         opened(pools["none"], folder, replay="gpu")
 
 
-class Calls(TorchDispatchMode):
+class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Counts calls that the host waits for, and copies to the device."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

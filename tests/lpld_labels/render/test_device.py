@@ -17,7 +17,7 @@ from tests.lpld_labels.render.pictures import FEATURES, augmentation, picture
 
 CPU = torch.device("cpu")
 PER_EPOCH = 48
-VARIANTS = [pytest.param(6, id="quick"), pytest.param(220, id="all", marks=pytest.mark.thorough)]
+VARIANTS = [pytest.param(18, id="quick"), pytest.param(220, id="all", marks=pytest.mark.thorough)]
 
 
 @pytest.fixture(scope="module")
