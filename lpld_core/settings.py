@@ -125,6 +125,7 @@ class SqueezeSettings:
         return self.momentum if self.update == "ema" else None
 
 
+Precision = Literal["off", "bf16", "fp16"]
 Replayer = Literal["sre2l", "lpld"]
 PoolViews = Literal["stored", "drawn"]
 
@@ -152,7 +153,7 @@ class LabelSettings(ViewSettings):
     pack: Annotated[bool, Setting("Also store the images in the pool, as copy --images does.")] = False
 
     device: Annotated[str, Setting("Device: cpu, cuda, cuda:1, mps ...")] = "cpu"
-    amp: Annotated[bool, Setting("Use mixed precision: faster on GPUs, but not bit-identical.")] = False
+    amp: Annotated[Precision, Setting("Mixed precision: faster on GPUs, but not bit-identical.")] = "off"
     threads: Annotated[
         int | None, Setting("CPU threads per process.  [default: all, divided among processes]", ge=1)
     ] = None

@@ -17,7 +17,7 @@ from lpld_core.options import (
     check_device,
     look_over,
 )
-from lpld_core.settings import BuildSettings, LabelSettings
+from lpld_core.settings import BuildSettings, LabelSettings, Precision
 from lpld_core.train.settings import ExperimentName, TrainSettings, preset_named
 from lpld_labels.errors import InvalidArgumentError, UsageError
 from lpld_labels.format.limits import MAX_SEED
@@ -148,7 +148,7 @@ class _VerifyCall(Shows, MachineOptions, TeacherOptions, FromPool):
         Setting("Largest allowed difference of a label.  [default: the codec's rounding error]", ge=0),
     ] = None
     seed: Annotated[int, Setting("Seed of the sample of batches.", ge=0, le=MAX_SEED)] = 0
-    amp: Annotated[bool, Setting("Use mixed precision; set it if POOL was labelled with it.")] = False
+    amp: Annotated[Precision, Setting("Mixed precision, as POOL was labelled.")] = "off"
     strict: Annotated[
         bool, Setting("For untrusted pools: check in a child process with limits, and report unneeded data.")
     ] = False

@@ -197,7 +197,7 @@ def train_settings(workshop: Workshop, cell: Cell) -> TrainSettings:
         sampling=_policy(cell),
         loss="kl",
         learning_rate=scale.student_rate,
-        amp=scale.amp,
+        amp="bf16" if scale.amp else "off",
         evaluate_every=epochs,
         **temperatures,
     )

@@ -110,7 +110,7 @@ class Workshop:
                 epochs=settings["epochs"],
                 label_smoothing=settings["label_smoothing"],
                 seed=settings["seed"],
-                amp=settings["amp"],
+                amp="bf16" if settings["amp"] else "off",
             ),
         )
         found = train_teacher(

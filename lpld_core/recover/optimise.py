@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from lpld_core.device import to_device
 from lpld_core.images import random_crops
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, image_sums, watched_inputs
 from lpld_core.networks.weights import Tensors, with_prefix
@@ -93,16 +94,17 @@ def unit_losses(
     images: Tensor,
     classes: Tensor,
     unit_of_image: Tensor,
+    sizes: Tensor,
     targets: Sequence[LayerTarget],
     *,
     first_layer_weight: float = 10.0,
 ) -> UnitLosses:
     """Run normalised images [B, 3, H, W] through the model (eval mode); return both losses of every unit.
 
-    classes, unit_of_image: int64 [B]. The BatchNorm distance of a unit is the sum over layers of
+    classes, unit_of_image: int64 [B]. sizes: int64 [units], number of images.
+    The BatchNorm distance of a unit is the sum over layers of
     |mean - target|_2 + |variance - target|_2; the first layer's term is multiplied by first_layer_weight.
     """
-    sizes = torch.bincount(unit_of_image)
     distances = []
 
     def watch(number: int, values: Tensor) -> None:
@@ -165,7 +167,9 @@ class GroupOptimiser:
         self.sizes = [len(unit.members) for unit in group.units]
         self._model = teacher.model
         like = next(teacher.model.parameters())
-        units = torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.sizes))
+        sizes = torch.tensor(self.sizes)
+        self._unit_sizes = sizes.to(like.device)
+        units = torch.arange(len(sizes)).repeat_interleave(sizes, output_size=len(group.members))
         self._unit_of_image = units.to(like.device)
         self._classes = torch.tensor([label for label, _ in group.members], device=like.device)
         first_classes = [unit.members[0][0] for unit in group.units]
@@ -200,6 +204,7 @@ class GroupOptimiser:
             show(self.images, self.sizes, views).contiguous(memory_format=torch.channels_last),
             self._classes,
             self._unit_of_image,
+            self._unit_sizes,
             self._targets,
             first_layer_weight=self.settings.first_layer_weight,
         )
@@ -347,11 +352,10 @@ def _resize_matrix(start: int, length: int, size: int) -> Matrix:
 def show(images: Tensor, sizes: list[int], views: list[View]) -> Tensor:
     """Apply views[i] to unit i; differentiable. images: [B, 3, H, W]. sizes: number of images per unit."""
     height, width = images.shape[2:]
-    shown = []
-    for unit, view in zip(torch.split(images, sizes), views, strict=True):
-        rows, columns = (
-            torch.from_numpy(matrix).to(device=images.device, dtype=images.dtype)
-            for matrix in _view_matrices(view, (height, width))
-        )
-        shown.append(rows @ unit @ columns.T)
-    return torch.cat(shown)
+    matrices = [_view_matrices(view, (height, width)) for view in views]
+    rows, columns = (
+        to_device(torch.from_numpy(np.stack(each)).to(images.dtype), images.device)
+        for each in zip(*matrices, strict=True)
+    )
+    units = zip(rows, torch.split(images, sizes), columns, strict=True)
+    return torch.cat([row @ unit @ column.T for row, unit, column in units])

@@ -160,7 +160,7 @@ class Build:
             self.settings,
             teachers=teachers,
             amp=self.ensemble.amp,
-            device=BuildSettings.device,
+            device=torch.device(self.settings.device).type,
             threads=None,
             workers=1,
             image_cache=None,

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lpld_core.device import read_behind
 from lpld_core.images import rendered
 from lpld_core.settings import BuildSettings
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
@@ -72,7 +73,7 @@ class TeacherLabels:
 
         augmentation, workers = self.header.augmentation, self.settings.workers
         with closing(rendered(keys, self.draw, self._store, augmentation, workers=workers)) as shown:
-            answers = ((views, ensemble.logits(pixels)) for views, pixels in shown)
+            answers = read_behind((views, ensemble.outputs(pixels)) for views, pixels in shown)
             with closing(map_ahead(encoded, answers)) as batches:
                 yield from batches
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 from lpld_core.images import rendered
+from lpld_core.settings import Precision
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.codecs import Codec
@@ -85,7 +86,7 @@ def verify_with_teacher(
     batches: int = 8,
     seed: int = 0,
     tolerance: float | None = None,
-    amp: bool = False,
+    amp: Precision = "off",
     progress: Progress | None = None,
 ) -> TeacherCheck:
     """Sample batches by `seed`, label them again and compare with the pool.

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lpld_core.device import to_device
 from lpld_core.images import Pixels, RealFolder, labelled_batches, random_view, shuffled_rows
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, image_sums, watched_inputs
 from lpld_core.networks.weights import Tensors, read_weights
@@ -260,17 +261,20 @@ class ClassMoments:
 
     def add(self, labels: Tensor, means: Tensor, squares: Tensor) -> None:
         """Add a batch: labels int64 [B], mean and mean square float64 [B, channels] of each image."""
-        self.counts += torch.bincount(labels, minlength=len(self.counts))
+        images = torch.zeros_like(self.counts).index_add_(0, labels, torch.ones_like(labels))
+        self.counts += images
         if self.momentum is None:
             self._first.index_add_(0, labels, means)
             self._second.index_add_(0, labels, squares)
             return
-        present, row, images = torch.unique(labels, return_inverse=True, return_counts=True)
-        zeros = means.new_zeros(len(present), means.shape[1])
-        mean = zeros.index_add(0, row, means) / images.view(-1, 1)
-        variance = zeros.index_add(0, row, squares) / images.view(-1, 1) - mean.square()
-        self._first[present] += self.momentum * (mean + self.shift - self._first[present])
-        self._second[present] += self.momentum * (variance - self._second[present])
+        # All classes at once: selecting those of the batch would make the host wait for a GPU.
+        zeros = torch.zeros_like(self._first)
+        count = images.clamp(min=1).view(-1, 1)
+        mean = zeros.index_add(0, labels, means) / count
+        variance = zeros.index_add(0, labels, squares) / count - mean.square()
+        weight = self.momentum * (images > 0).view(-1, 1)
+        self._first += weight * (mean + self.shift - self._first)
+        self._second += weight * (variance - self._second)
 
     def result(self) -> tuple[Tensor, Tensor]:
         """Return mean and variance, float64 [classes, channels] each; exact moments of 0 images are NaN."""
@@ -297,8 +301,8 @@ def gather(
     with watched_inputs(rows.layers, rows.watch):
         for images, labels in batches:
             with torch.inference_mode():
-                teacher.model(images.to(device))
-                moments.add(labels.to(device), *rows.take(len(labels)))
+                teacher.model(to_device(images, device))
+                moments.add(to_device(labels, device), *rows.take(len(labels)))
             yield len(labels)
 
 

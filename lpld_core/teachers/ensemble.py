@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from lpld_core.settings import TeacherChoice
+from lpld_core.device import autocast, to_device
+from lpld_core.settings import Precision, TeacherChoice
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import ENSEMBLE_WORDS, EnsembleRule, Teacher
@@ -23,7 +24,7 @@ def load_ensemble(
     *,
     classes: int | None = None,
     device: str | torch.device = "cpu",
-    amp: bool = False,
+    amp: Precision = "off",
 ) -> Ensemble:
     """Load the chosen teachers. classes: required class count of every teacher; None: any."""
     loaded = [load_teacher(**vars(choice), classes=classes, device=device) for choice in choices]
@@ -35,7 +36,7 @@ class Ensemble:
     """One or more teachers that label the same pixels, each with its own normalisation."""
 
     teachers: Sequence[LoadedTeacher]
-    amp: bool = False
+    amp: Precision = "off"
     combine: EnsembleRule = "norm-scaled"
 
     def __post_init__(self) -> None:
@@ -74,16 +75,20 @@ class Ensemble:
     def rule(self) -> str | None:
         return ENSEMBLE_WORDS[self.combine] if len(self.teachers) > 1 else None
 
-    @torch.inference_mode()
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return logits float32 [B, C] on the CPU. pixels: uint8 or float32 [B, 3, H, W], values 0..255."""
+        return self.outputs(pixels).cpu()
+
+    @torch.inference_mode()
+    def outputs(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the same logits on the teachers' device, without waiting for them."""
         device = self.device
-        pixels = pixels.to(device, non_blocking=True)
-        with torch.autocast(device.type, enabled=self.amp):
+        pixels = to_device(pixels, device)
+        with autocast(device, self.amp):
             outputs = [t.model(normalise(pixels, t.mean, t.std)).float() for t in self.teachers]
         if self.combine == "average":
-            return torch.stack(outputs).mean(dim=0).cpu()
-        return normalised_mean(outputs).cpu()
+            return torch.stack(outputs).mean(dim=0)
+        return normalised_mean(outputs)
 
     def probe(self, size: tuple[int, int]) -> list[float]:
         """Return logits for random images. size: (height, width). See lpld_labels/format/probe.py."""

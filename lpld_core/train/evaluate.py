@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from lpld_core.device import to_device
 from lpld_core.images import RealFolder
 from lpld_core.train.ranks import ALONE, Ranks
 from lpld_labels.errors import InvalidArgumentError
@@ -71,18 +72,17 @@ class ValidationSet:
         device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
         was_training = model.training
         model.eval()
-        top1 = top5 = 0
+        right = torch.zeros(2, dtype=torch.int64, device=device)
         images = len(self._folder)
         starts = range(ranks.rank * BATCH, images, ranks.world * BATCH)
         for start, views in zip(starts, self._views(starts), strict=True):
-            logits = model(normalise(views.to(device), mean, std).to(dtype)).float().cpu()
-            labels = self._labels[start : start + len(views), None]
+            logits = model(normalise(to_device(views, device), mean, std).to(dtype)).float()
+            labels = to_device(self._labels[start : start + len(views), None], device)
             ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels
-            top1 += int(ranked[:, 0].sum())
-            top5 += int(ranked.sum())
+            right += torch.stack([ranked[:, 0].sum(), ranked.sum()])
         model.train(was_training)
-        right = ranks.sum(torch.tensor([top1, top5]))
-        return Accuracy(top1=int(right[0]) / images, top5=int(right[1]) / images)
+        top1, top5 = ranks.sum(right).tolist()
+        return Accuracy(top1=top1 / images, top5=top5 / images)
 
     def _views(self, starts: range) -> list[torch.Tensor] | Iterator[torch.Tensor]:
         """Return a batch of views, uint8 [B, 3, H, W], for each start row in `starts`."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from lpld_core.settings import BuildSettings, ImageCache, TeacherChoice
+from lpld_core.settings import BuildSettings, ImageCache, Precision, TeacherChoice
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.limits import MAX_INDEX, MAX_SEED
 from lpld_labels.settings import Setting, check_settings
@@ -21,10 +21,11 @@ TemperatureSchedule = Literal["constant", "step", "cosine"]
 StudentTemperature = Literal["teacher", "calibrated"]
 Tail = Literal["stored", "none"]
 ExperimentName = Literal["imagenet1k", "tiny", "imagenet21k", "imagenet1k-plus", "lpqld"]
+Replay = Literal["auto", "cpu", "device"]
 SamplingPolicy = Literal["batches", "epochs", "epoch-by-epoch", "shuffled", "stored"]
 
 _DECIDES_NOTHING = (
-    *("evaluate_every", "device", "workers", "image_cache"),
+    *("evaluate_every", "device", "replay", "workers", "image_cache"),
     "accumulate",  # only divides the rows of a step, like the number of processes
 )
 _NORMALISATION = "Normalisation, if the pool records none."
@@ -79,7 +80,10 @@ class TrainSettings:
 
     evaluate_every: Annotated[int, Setting("Evaluate every N epochs and at the end.", ge=1)] = 10
     device: Annotated[str, Setting("Device: cpu, cuda, cuda:1, mps ...")] = "cpu"
-    amp: Annotated[bool, Setting("Use mixed precision (bfloat16): faster, not bit-identical.")] = False
+    replay: Annotated[
+        Replay, Setting("Where views are rendered. 'auto': on a --device that has room for the images.")
+    ] = "auto"
+    amp: Annotated[Precision, Setting("Mixed precision: faster on GPUs, but not bit-identical.")] = "off"
     workers: Annotated[
         int, Setting("Processes that prepare batches.  [default: 0 on a CPU, up to 8 for a GPU]", ge=0)
     ] = 0
@@ -90,8 +94,9 @@ class TrainSettings:
         check_settings(self)
 
     def deciding(self) -> dict[str, Any]:
-        """Return the settings that affect the result of a run."""
-        return {name: value for name, value in asdict(self).items() if name not in _DECIDES_NOTHING}
+        """Return the settings that affect the result of a run. Of the device, only the type does."""
+        decided = {name: value for name, value in asdict(self).items() if name not in _DECIDES_NOTHING}
+        return {**decided, "device": self.device.partition(":")[0]}
 
 
 WARM_UP_FROM = 0.01

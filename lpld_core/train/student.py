@@ -89,6 +89,7 @@ def train_student(
     require_run_directory(Path(out))
     decided = {**settings.deciding(), "pool": pool.manifest.content_digest}
     run = TrainingRun(Path(out), decided, overwrite=overwrite)
+    trainer = Trainer(model, settings, ranks)
     loader = pool_loader(
         pool,
         images_dir,
@@ -99,10 +100,11 @@ def train_student(
         rank=ranks.rank,
         world_size=ranks.world,
         normalise=False,
+        device=trainer.device,
+        replay=settings.replay,
         num_workers=settings.workers,
         cache_directory=settings.image_cache,
     )
-    trainer = Trainer(model, settings, ranks)
     training = _Training(trainer, loss, run, loader, validation, progress, watch)
     with lost_processes_reported(), run.at_work() if ranks.first else contextlib.nullcontext():
         finished = ranks.broadcast(run.finished() if ranks.first else None)
@@ -207,10 +209,8 @@ class _Training:
         return self.trainer.run_epoch(epoch, self._batches(), steps=steps, begin=begin, after_step=after_step)
 
     def _batches(self) -> Iterator[TrainingBatch]:
-        device = self.trainer.device
         for batch in self.loader:
-            loss_of = self.loss.of(batch.labels.to(device), batch.targets.to(device))
-            yield TrainingBatch(batch.images, loss_of)
+            yield TrainingBatch(batch.images, self.loss.of(batch.labels, batch.targets))
 
 
 CALIBRATION_GRID = np.linspace(0.01, 1, 100)
@@ -274,8 +274,8 @@ class StudentLoss:
         if self._settings.student_temperature == "calibrated":
             losses = torch.zeros(len(CALIBRATION_GRID), dtype=torch.float64)
             for output, target in self._last:
-                for place, temperature in enumerate(CALIBRATION_GRID.tolist()):
-                    losses[place] += float(kl(output, target, temperature)) * len(output)
+                each = [kl(output, target, temperature) for temperature in CALIBRATION_GRID.tolist()]
+                losses += torch.stack(each).cpu().double() * len(output)
             losses = ranks.sum(losses)
             if bool(losses.any()):
                 self._calibrated = float(CALIBRATION_GRID[int(losses.argmin())])

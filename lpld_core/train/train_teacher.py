@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  # its usual name
 
+from lpld_core.device import to_device
 from lpld_core.images import rendered
 from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD, network_source, seeded
@@ -156,7 +157,7 @@ def _batches(
     workers = max(1, trainer.settings.workers)
     with closing(rendered(keys, draw, store, augmentation, workers=workers)) as batches:
         for views, pixels in batches:
-            own, partner, weight = (part.to(trainer.device) for part in _true_classes(views, store))
+            own, partner, weight = (to_device(part, trainer.device) for part in _true_classes(views, store))
             yield TrainingBatch(pixels, true_class_loss(own, partner, weight, job.recipe.label_smoothing))
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from lpld_core.device import autocast, gradient_scaler, to_device
 from lpld_core.networks.models import seeded
 from lpld_core.networks.weights import Tensors, with_prefix
 from lpld_core.train.evaluate import Accuracy, ValidationSet
@@ -31,7 +32,9 @@ LossOf = Callable[[torch.Tensor, slice], torch.Tensor]
 """Takes logits [n, C] and the slice of the n rows in the batch; returns the mean loss, a scalar tensor."""
 
 VECTOR_CHANNELS = 16
-_MODEL, _OPTIMIZER = "model.", "optimizer."
+_MODEL, _OPTIMIZER, _SCALER = "model.", "optimizer.", "scaler."
+STEPS_PER_READ = 20
+"""Steps between two reads of the loss from a GPU. Each read waits until the GPU has finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,9 @@ class Trainer:
         self._dtype = next(self.model.parameters()).dtype
         self._parallel: DistributedDataParallel | None = None
         self._average = None if settings.ema is None else WeightAverage(self.model, settings.ema)
+        self._scaler = gradient_scaler(self.device, settings.amp)
+        self._loss_dtype = torch.float32 if self.device.type == "mps" else torch.float64  # mps has no float64
+        self._steps_per_read = 1 if self.device.type == "cpu" else STEPS_PER_READ
 
     @property
     def result(self) -> nn.Module:
@@ -92,39 +98,47 @@ class Trainer:
         begin: EpochProgress | None = None,
         after_step: Callable[[EpochProgress], None] | None = None,
     ) -> EpochProgress:
-        """Take one step per batch. steps: number in a full epoch. begin: progress before an interruption."""
+        """Take one step per batch. steps: number in a full epoch. begin: progress before an interruption.
+
+        after_step: called when the loss has been read, which is after every step on a CPU. Raises
+        ComputationError if the loss is not finite.
+        """
         progress = begin or EpochProgress()
+        loss_sum, rows = self._no_loss(), 0
         start = time.perf_counter() - progress.seconds
         self.model.train()
         with seeded(0):
             for number, batch in enumerate(batches, progress.steps):
                 rate = self.settings.learning_rate * rate_factor(self.settings, epoch + number / steps)
-                loss_sum, rows = 0.0, 0
                 if len(batch.pixels) > 1:  # BatchNorm cannot learn from a single view
                     self._seed(epoch, number)
-                    loss_sum, rows = self._step(batch, rate), len(batch.pixels) * self.ranks.world
+                    loss_sum += self._step(batch, rate)
+                    rows += len(batch.pixels) * self.ranks.world
+                if (number + 1) % self._steps_per_read and number + 1 != steps:
+                    continue
                 progress = EpochProgress(
                     steps=number + 1,
                     images=progress.images + rows,
-                    loss_sum=progress.loss_sum + loss_sum,
+                    loss_sum=progress.loss_sum + float(self.ranks.sum(loss_sum)),
                     seconds=time.perf_counter() - start,
                     learning_rate=rate,
                 )
+                loss_sum, rows = self._no_loss(), 0
+                if not math.isfinite(progress.loss):
+                    raise _diverged(f"in epoch {epoch}: the loss is {progress.loss}")
                 if after_step is not None:
                     after_step(progress)
-        if not math.isfinite(progress.loss):
-            raise ComputationError(
-                f"training diverged in epoch {epoch}: the loss is {progress.loss}",
-                hint="lower the learning rate",
-            )
         return progress
+
+    def _no_loss(self) -> torch.Tensor:
+        return torch.zeros((), dtype=self._loss_dtype, device=self.device)
 
     def _seed(self, epoch: int, step: int) -> None:
         place = (self.settings.seed, Stream.TRAINING, epoch, step, self.ranks.rank)
         torch.manual_seed(int(keyed_generator(*place).random() * 2**53))
 
-    def _step(self, batch: TrainingBatch, rate: float) -> float:
-        """Take a step; return the sum of losses over the rows of all processes."""
+    def _step(self, batch: TrainingBatch, rate: float) -> torch.Tensor:
+        """Take a step; return the sum of losses over this process's rows, a scalar on the device."""
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.zero_grad(set_to_none=True)
@@ -133,7 +147,7 @@ class Trainer:
         rows = len(batch.pixels)
         # BatchNorm needs at least two rows in each part.
         count = max(1, min(self.settings.accumulate, rows // 2))
-        losses = 0.0
+        losses = self._no_loss()
         for part in range(count):
             chosen = slice(part * rows // count, (part + 1) * rows // count)
             # Processes exchange gradients with the last part only.
@@ -142,22 +156,27 @@ class Trainer:
                 losses += self._pass(batch, chosen)
         if self._average is not None:
             self._average.update(self.model)
-        self._optimizer.step()
-        return float(self.ranks.sum(torch.tensor(losses, dtype=torch.float64)))
+        if self._scaler is None:
+            self._optimizer.step()
+        else:
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+        return losses
 
-    def _pass(self, batch: TrainingBatch, rows: slice) -> float:
+    def _pass(self, batch: TrainingBatch, rows: slice) -> torch.Tensor:
         """Backpropagate the share of `rows` in the step's mean loss; return the sum of the rows' losses."""
         count: int = rows.stop - rows.start
         model = self._parallel or self.model
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.amp):
+        with autocast(self.device, self.settings.amp):
             output = model(self._inputs(batch.pixels[rows]))
         loss = batch.loss_of(output if output.dtype == torch.float64 else output.float(), rows)
         weighed = loss * (count / len(batch.pixels))
-        weighed.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return float(loss.detach()) * count
+        scaled = weighed if self._scaler is None else self._scaler.scale(weighed)
+        scaled.backward()
+        return loss.detach().to(self._loss_dtype) * count
 
     def _inputs(self, pixels: torch.Tensor) -> torch.Tensor:
-        inputs = normalise(pixels.to(self.device, non_blocking=True), self._mean, self._std)
+        inputs = normalise(to_device(pixels, self.device), self._mean, self._std)
         return inputs.to(self._dtype).contiguous(memory_format=self._format)
 
     def _has_unused(self, pixels: torch.Tensor) -> bool:
@@ -168,8 +187,17 @@ class Trainer:
         return any(parameter.grad is None for parameter in trial.parameters() if parameter.requires_grad)
 
     def state(self) -> Tensors:
-        """Return all that the next step depends on: parameters, buffers, optimizer state, weight average."""
+        """Return all that the next step depends on: parameters, buffers, optimizer state, weight average.
+
+        Raises ComputationError if a parameter is not finite.
+        """
+        finite = [torch.isfinite(parameter).all() for parameter in self.model.parameters()]
+        if not bool(torch.stack(finite).all()):
+            raise _diverged("to weights that are not finite")
         tensors = {f"{_MODEL}{name}": value for name, value in self.model.state_dict().items()}
+        if self._scaler is not None:
+            scale = self._scaler.state_dict()
+            tensors |= {f"{_SCALER}{name}": torch.tensor(scale[name], dtype=torch.float64) for name in _SCALE}
         for index, fields in self._optimizer.state_dict()["state"].items():
             for field, value in fields.items():
                 if isinstance(value, torch.Tensor):
@@ -185,8 +213,20 @@ class Trainer:
             state.setdefault(int(index), {})[field] = value
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        if self._scaler is not None:
+            scale = with_prefix(tensors, _SCALER)
+            found = {name: float(scale["scale"]) if name == "scale" else int(scale[name]) for name in _SCALE}
+            self._scaler.load_state_dict({**self._scaler.state_dict(), **found})
         if self._average is not None:
             self._average.load_state(tensors)
+
+
+_SCALE = ("scale", "_growth_tracker")
+"""What changes in a gradient scaler's state."""
+
+
+def _diverged(how: str) -> ComputationError:
+    return ComputationError(f"training diverged {how}", hint="lower the learning rate")
 
 
 def _memory_format(model: nn.Module, device: torch.device) -> torch.memory_format:
@@ -207,9 +247,12 @@ def _memory_format(model: nn.Module, device: torch.device) -> torch.memory_forma
 
 def _optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
     groups = parameter_groups(model, settings)
+    # A fused optimizer skips the step of an overflow without the host reading a flag from the GPU.
+    fused = True if settings.amp == "fp16" and settings.device.startswith("cuda") else None
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=settings.momentum)
-    return torch.optim.AdamW(groups, lr=settings.learning_rate)
+        momentum = settings.momentum
+        return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=momentum, fused=fused)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=fused)
 
 
 def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:

@@ -14,10 +14,11 @@ import torch
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.base import Parts
 from lpld_labels.codecs.label_semantics import softened
-from lpld_labels.errors import InvalidBatchError
+from lpld_labels.errors import InvalidBatchError, LabelPoolError
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.loader.workers import LabelBatches, Prepared
 from lpld_labels.render.apply import normalise
+from lpld_labels.render.device import DeviceReplay, send
 
 Integers = npt.NDArray[np.int64]
 Temperature = float | Callable[[int], float]
@@ -71,7 +72,7 @@ class UndecodedBatch:
 
 
 class Rows(NamedTuple):
-    """A label batch to cut. pixels, parts: on the training device. facts: PoolBatch fields after `labels`."""
+    """A label batch to cut, on the training device. facts: PoolBatch fields after `labels`."""
 
     pixels: torch.Tensor
     parts: tuple[torch.Tensor, ...]
@@ -83,7 +84,7 @@ class BatchMaker:
     """Cuts a stream of label batches into training batches on a device.
 
     normalisation: (mean, std), or None for raw pixels. temperature: softmax temperature; None: no softmax.
-    memory: provides unpinned CPU memory for images.
+    memory: provides unpinned CPU memory for images. replay: renders the views; None: workers did.
     """
 
     prepared: Iterator[Prepared]
@@ -94,8 +95,14 @@ class BatchMaker:
     pin_memory: bool
     memory: BufferPool
     device: torch.device
+    replay: DeviceReplay | None = None
     _current: Rows | None = None
     _start: int = 0
+    _ahead: SideStream | None = None
+
+    def __post_init__(self) -> None:
+        if self.device.type == "cuda" and torch.cuda.is_available():
+            self._ahead = SideStream(self.device)
 
     def make(self, rows: int | None, epoch: int) -> PoolBatch:
         """Return a batch of the next `rows` rows, or, if None, of all rows left in a label batch."""
@@ -113,36 +120,32 @@ class BatchMaker:
             rest.append([array[part] for array in source.facts])
             filled += part.stop - part.start
             self._start = part.stop
-        facts = (_joined(list(parts)).to(self.device) for parts in zip(*rest, strict=True))
+        facts = (_joined(list(parts)) for parts in zip(*rest, strict=True))
         return PoolBatch(images, self._softened(_joined(labels), epoch), *facts)
 
     def _left(self) -> Rows:
         """Return the current label batch, or the next one if no rows are left."""
         if self._current is None or self._start == len(self._current.pixels):
-            self._current, self._start = self._rows(next(self.prepared)), 0
+            self._current = self._rows() if self._ahead is None else self._ahead.take(self._rows)
+            self._start = 0
         return self._current
 
-    def _rows(self, item: Prepared) -> Rows:
+    def _rows(self) -> Rows:
+        item = next(self.prepared)
         views, rows = item.views, len(item.slots)
-        pixels = item.pixels if item.pixels is not None else self.batches.pixels(item.buffer, rows)
-        return Rows(
-            pixels=self._moved(pixels[:rows]),
-            parts=tuple(self._moved(as_tensor(part)) for part in item.parts),
-            facts=view_facts(views, item.slots, self.classes),
-        )
-
-    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor on the training device. If copied, the original may be overwritten at once."""
-        if self.device.type == "cpu":
-            return tensor
-        if self.device.type == "cuda":
-            return tensor.pin_memory().to(self.device, non_blocking=True)
-        return tensor.to(self.device)
+        facts = view_facts(views, item.slots, self.classes)
+        tensors = [*facts, *(as_tensor(part) for part in item.parts)]
+        if self.replay is None:
+            rendered = item.pixels if item.pixels is not None else self.batches.pixels(item.buffer, rows)
+            tensors.append(rendered[:rows].permute(0, 2, 3, 1))
+        sent = send(tensors, self.device)
+        pixels = sent.pop().permute(0, 3, 1, 2) if self.replay is None else self.replay.render(views)[:rows]
+        return Rows(pixels=pixels, parts=tuple(sent[len(facts) :]), facts=tuple(sent[: len(facts)]))
 
     def _empty_images(self, rows: int) -> torch.Tensor:
-        buffers = self.batches.buffers
-        height, width = buffers.shape[2:4]
-        dtype = buffers.dtype if self.normalisation is None else torch.float32
+        how = self.batches.pool.header.augmentation
+        height, width = how.output_height, how.output_width
+        dtype = self.batches.buffers.dtype if self.normalisation is None else torch.float32
         on_cpu = self.device.type == "cpu"
         if on_cpu and not self.pin_memory:
             return self.memory.images(rows, height, width, dtype)
@@ -153,7 +156,7 @@ class BatchMaker:
         """Write pixels, normalised if requested, into `images`, which are rows of a batch."""
         if self.normalisation is not None:
             normalise(pixels, *self.normalisation, out=images)
-        elif pixels.dtype == images.dtype:
+        elif torch.promote_types(pixels.dtype, images.dtype) == images.dtype:
             images.copy_(pixels)
         else:
             raise InvalidBatchError(
@@ -168,6 +171,35 @@ class BatchMaker:
             return labels
         value = self.temperature(epoch) if callable(self.temperature) else self.temperature
         return softened(labels, self.batches.pool.header.label_kind, value)
+
+
+class SideStream:
+    """Prepares label batches one ahead on a CUDA stream of its own, while the trainer's stream trains."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._stream.wait_stream(torch.cuda.current_stream(device))  # for what the replay has copied there
+        self._next: Rows | LabelPoolError | None = None
+
+    def take(self, make: Callable[[], Rows]) -> Rows:
+        """Return the next rows, for use on the current stream, and begin with those after them."""
+        rows = self._next or self._begin(make)
+        if isinstance(rows, LabelPoolError):
+            raise rows
+        current = torch.cuda.current_stream(self._device)
+        current.wait_stream(self._stream)
+        for tensor in (rows.pixels, *rows.parts, *rows.facts):
+            tensor.record_stream(current)  # its memory is not reused before `current` is done with it
+        self._next = self._begin(make)
+        return rows
+
+    def _begin(self, make: Callable[[], Rows]) -> Rows | LabelPoolError:
+        with torch.cuda.stream(self._stream):
+            try:
+                return make()
+            except LabelPoolError as error:
+                return error  # of the next rows, so `take` raises it when they are due
 
 
 class BufferPool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 
 from lpld_labels.codecs.label_semantics import check_temperature, find_normalisation
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.images import ImageTable
 from lpld_labels.io.addresses import is_address
 from lpld_labels.io.disk_cache import CACHE_BYTES, DiskCache, cache_folder
 from lpld_labels.loader.batches import BatchMaker, BufferPool, PoolBatch, Temperature, UndecodedBatch
@@ -31,11 +32,13 @@ from lpld_labels.loader.schedule import (
 from lpld_labels.loader.workers import LabelBatches, LabelStream, Prepared, as_it_is
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.apply import evaluation_input
+from lpld_labels.render.device import DeviceReplay, images_fit
 from lpld_labels.render.images import FolderImages, find_images
 from lpld_labels.render.store import ImageStore
 from lpld_labels.transforms.outputs import require_apart
 
 Location = str | os.PathLike[str]
+REPLAYS = ("auto", "cpu", "device")
 Maker = Callable[[Step], Any]
 """Returns the batch of a step; called once per step, in order."""
 
@@ -54,6 +57,8 @@ def pool_loader(
     normalise: bool | tuple[Sequence[float], Sequence[float]] = True,
     transform: Callable[[PoolBatch], Any] | None = None,
     device: torch.device | str | None = None,
+    replay: str = "cpu",
+    device_bytes: int | None = None,
     pin_memory: bool = False,
     rank: int | None = None,
     world_size: int | None = None,
@@ -87,6 +92,11 @@ def pool_loader(
         dictionaries that Hugging Face's Trainer takes.
     device: where to normalise, decode labels and return tensors. By default the CPU, or Accelerate's device
         after `accelerator.prepare`.
+    replay: where views are rendered, with equal pixels. "cpu": by the workers. "device": on the device, from
+        decoded images that stay there; workers only read labels. "auto": on the device, unless it is a CPU
+        or the images do not fit.
+    device_bytes: maximum size of decoded images on the device; by default half of a GPU's free memory. For
+        larger sets, "device" keeps them in pinned memory and copies those of each label batch.
     pin_memory: yield images in pinned memory (without `device`).
     rank, world_size: number of this process and of all processes; by default those of torch.distributed when
         an iteration starts. In each step, all ranks together get the rows that a single process would get
@@ -120,15 +130,23 @@ def pool_loader(
     images = find_images(reader, images_dir)
     if cache_directory is not None and isinstance(images, FolderImages):
         require_apart(cache_directory, images.root)
+    on_device = _replays_on_device(replay, device, reader.images, device_bytes)
+    store = partial(ImageStore, images, cache_directory=cache_directory)
     batches = LabelBatches(
         reader,
-        ImageStore(images, cache_directory=cache_directory, workers=num_workers),
+        None if on_device else store(workers=num_workers),
         buffers=num_workers * prefetch_factor + 1,
         shared=num_workers > 0,
     )
     classes, memory = reader.images.classes.astype(np.int64), BufferPool()
 
+    @cache
+    def replay_on(device: torch.device) -> DeviceReplay:
+        how = reader.header.augmentation
+        return DeviceReplay(store(memory_bytes=0), how, device, device_bytes=device_bytes)
+
     def cut(prepared: Iterator[Prepared], prepared_for: torch.device | None) -> Maker:
+        where = torch.device(device or prepared_for or "cpu")
         maker = BatchMaker(
             prepared=prepared,
             batches=batches,
@@ -137,7 +155,8 @@ def pool_loader(
             temperature=temperature,
             pin_memory=pin_memory,
             memory=memory,
-            device=torch.device(device or prepared_for or "cpu"),
+            device=where,
+            replay=replay_on(where) if on_device else None,
         )
 
         def make(step: Step) -> Any:
@@ -217,6 +236,17 @@ def _check_processes(
     if rank is not None and world_size is not None and not 0 <= rank < world_size:
         raise InvalidArgumentError("rank is out of range", expected=f"0 to {world_size - 1}", got=rank)
     return partial(current_processes, rank, world_size)
+
+
+def _replays_on_device(
+    replay: str, device: torch.device | str | None, images: ImageTable, device_bytes: int | None
+) -> bool:
+    if replay not in REPLAYS:
+        raise InvalidArgumentError("unknown replay", expected=f"one of {', '.join(REPLAYS)}", got=replay)
+    if replay == "auto":
+        where = torch.device(device or "cpu")
+        return where.type != "cpu" and images_fit(images, where, device_bytes)
+    return replay == "device"
 
 
 class TrainingSteps(Dataset[Any]):

@@ -175,8 +175,11 @@ def normalise(
         )
     _check_out("pixels", out, tuple(pixels.shape), torch.float32, pixels.device)
     batch, _, height, width = out.shape
-    scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=out.device).repeat(width)
-    shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], device=out.device).repeat(width)
+    scale, shift = torch.empty((2, width, 3), device=out.device)
+    for channel, (m, s) in enumerate(zip(mean, std, strict=True)):
+        # Filling works on the device; a tensor of a list would be copied there, and waited for.
+        scale[:, channel], shift[:, channel] = 1.0 / (255.0 * s), m / s
+    scale, shift = scale.view(-1), shift.view(-1)
     # One factor per value of an image row, not per channel: long inner loops are faster than short loops.
     targets = out.permute(0, 2, 3, 1).view(batch * height, width * 3)
     sources = pixels.permute(0, 2, 3, 1).reshape(batch * height, width * 3)

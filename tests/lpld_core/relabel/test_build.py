@@ -265,7 +265,7 @@ DECIDES: dict[str, Any] = {
     "teachers": (replace(TEACHER, mean=(0.1, 0.2, 0.3), std=(0.2, 0.2, 0.2)),),
     "codec": "f32",
     "views": "drawn",
-    "amp": True,
+    "amp": "bf16",
 }
 """Settings that decide labels, views or how they are stored, and another value for each."""
 RECORDED = {"fewer_classes"}
@@ -339,7 +339,7 @@ def test_what_decides_nothing_may_differ(
 def test_an_ensemble_that_is_given_says_itself_whether_it_is_amp(
     begun: Path, images: Path, table: ImageTable
 ) -> None:
-    ensemble = load_teachers(images, replace(SMALL, amp=True))
+    ensemble = load_teachers(images, replace(SMALL, amp="bf16"))
     with pytest.raises(StagingMismatchError, match=r"'.*amp' differs"):
         build_pool(images, begun, SMALL, ensemble=ensemble, table=table)
 

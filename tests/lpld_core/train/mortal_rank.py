@@ -10,6 +10,7 @@ import signal
 import sys
 from typing import Any
 
+import torch
 from lpld_cli.main import main as command_line
 
 from lpld_core import unfinished
@@ -23,7 +24,7 @@ def main() -> None:
     step = Trainer._step
     begun: list[int] = []
 
-    def mortal(self: Trainer, *arguments: Any) -> float:
+    def mortal(self: Trainer, *arguments: Any) -> torch.Tensor:
         begun.append(1)
         if self.ranks.rank == rank and len(begun) == last:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -120,6 +120,15 @@ def test_resuming_ends_with_the_same_weights(train: Train, tmp_path: Path, setti
     assert (again.resumed_from, again.steps) == (4, 24)
 
 
+def test_replay_on_the_device_ends_with_the_same_weights(train: Train, tmp_path: Path) -> None:
+    train("workers", replace(SETTINGS, replay="cpu", workers=1))
+    with pytest.raises(KeyboardInterrupt):
+        train("device", replace(SETTINGS, replay="device"), progress=stopping([], 15))
+    train("device", replace(SETTINGS, replay="device"))
+    for file in ("student.safetensors", "checkpoint.safetensors"):
+        assert_same_tensors(tmp_path / "device" / file, tmp_path / "workers" / file)
+
+
 def test_dropout_resumes_too(tmp_path: Path) -> None:
     def trainer() -> Trainer:
         with seeded(0):

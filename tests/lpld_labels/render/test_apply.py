@@ -1,7 +1,5 @@
 """Applying views, against a second implementation in plain NumPy, one view and one step at a time."""
 
-import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -278,52 +276,3 @@ def test_validation_images_become_normalised_centre_views(mode: str, size: tuple
     expected = functional.normalize(view / 255, list(MEAN), list(STD))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     assert torch.equal(evaluation_input(image, size=size, mean=None, std=None), view.float())
-
-
-def triangle(x: float) -> float:
-    return max(0.0, 1.0 - abs(x))
-
-
-def cubic(x: float) -> float:
-    x = abs(x)
-    if x < 1:
-        return (1.5 * x - 2.5) * x * x + 1
-    return (((x - 5) * x + 8) * x - 4) * -0.5 if x < 2 else 0.0
-
-
-FILTERS: dict[str, tuple[Callable[[float], float], float]] = {"pil": (triangle, 1), "pil_bicubic": (cubic, 2)}
-
-
-def resized_columns(pixels: Pixels, width: int, kernel: Callable[[float], float], radius: float) -> Pixels:
-    """Return uint8 [H, width, 3] by 22-bit weights."""
-    old = pixels.shape[1]
-    if old == width:
-        return pixels
-    scale = old / width
-    stretch = max(scale, 1.0)
-    out = np.empty((pixels.shape[0], width, 3), np.uint8)
-    for column in range(width):
-        centre = (column + 0.5) * scale
-        first = max(int(centre - radius * stretch + 0.5), 0)
-        last = min(int(centre + radius * stretch + 0.5), old)
-        weights = [kernel((x - centre + 0.5) * (1 / stretch)) for x in range(first, last)]
-        total = 0.0
-        for weight in weights:
-            total += weight
-        # Half away from zero.
-        whole = [math.trunc(w / total * 2**22 + math.copysign(0.5, w)) for w in weights]
-        sums = np.tensordot(pixels[:, first:last].astype(np.int64), np.array(whole, np.int64), axes=(1, 0))
-        out[:, column] = np.clip((sums + 2**21) >> 22, 0, 255)
-    return out
-
-
-@pytest.mark.parametrize("name", FILTERS)
-def test_pixels_are_those_of_the_specification(name: str) -> None:
-    """`pil` is the integer arithmetic of SPEC.md, whichever Pillow is installed."""
-    rng = np.random.default_rng(7)
-    for _ in range(60):
-        rows, columns, height, width = (int(side) for side in rng.integers(1, 90, 4))
-        crop = rng.integers(0, 256, (rows, columns, 3), np.uint8)
-        across = resized_columns(crop, width, *FILTERS[name])
-        expected = resized_columns(across.swapaxes(0, 1), height, *FILTERS[name]).swapaxes(0, 1)
-        np.testing.assert_array_equal(RESIZERS[name](crop, height, width).numpy(), expected)
