@@ -1,7 +1,5 @@
 """What may import what: layers are contracts of import-linter in pyproject.toml, also run by `make lint`."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the tests demand: nothing by default, and with LPLD_REQUIRE what ought to be there."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

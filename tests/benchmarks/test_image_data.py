@@ -1,7 +1,5 @@
 """Images for the benchmarks that train students: how they are found, and how one gets them."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The real labels and the photos that benchmarks take when nothing else is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -3,8 +3,6 @@
 LPLD_RECORD=1 python -m pytest tests/cli/test_console.py writes them anew.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

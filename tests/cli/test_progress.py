@@ -1,7 +1,5 @@
 """Progress: bars on a terminal, lines in a log, JSON for programs, and silence when asked for."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

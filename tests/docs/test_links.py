@@ -1,7 +1,5 @@
 """Links of the documents lead somewhere; commands that they show are commands."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ray as an engine: the same tasks, whatever dies on the way."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

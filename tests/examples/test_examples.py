@@ -1,7 +1,5 @@
 """The examples run as they are, on a small pool."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import shutil

@@ -3,8 +3,6 @@
 tests/cli/test_mistakes.py has all arguments that do not go together: commands call these verbs.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

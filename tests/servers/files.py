@@ -1,7 +1,5 @@
 """A plain HTTP server of a folder, with range requests: ``python -m tests.servers.files FOLDER PORT``."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil

@@ -5,8 +5,6 @@ nobody who they are. moto's server reads a whole object for every range of it, s
 reads, sets the pace: benchmarks read from here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import sys

@@ -1,7 +1,5 @@
 """The servers themselves: what tests of other things rely on."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What campaigns found: counted, said, and kept in figures.json for docs/trust.md."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import fcntl

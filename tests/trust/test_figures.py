@@ -1,7 +1,5 @@
 """Figures of campaigns: no case is counted twice."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

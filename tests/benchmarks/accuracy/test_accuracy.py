@@ -1,7 +1,5 @@
 """The plan, carried out: a quick run that is killed and resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

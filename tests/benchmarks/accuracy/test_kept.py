@@ -1,7 +1,5 @@
 """What took hours is kept, and a new work directory begins with it."""
 
-from __future__ import annotations
-
 import filecmp
 import json
 from dataclasses import replace

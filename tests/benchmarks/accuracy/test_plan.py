@@ -1,7 +1,5 @@
 """The plan: decisions that results lead to, and the claims that they support."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from itertools import product

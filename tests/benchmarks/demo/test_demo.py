@@ -1,7 +1,5 @@
 """What the demo's table says; test_whole_demo.py runs the demo."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

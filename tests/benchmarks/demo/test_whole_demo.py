@@ -1,7 +1,5 @@
 """A short run of the demo."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The fit finds a law that data follow and counts comparable students only; results are those of the code."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

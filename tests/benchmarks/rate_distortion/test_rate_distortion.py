@@ -1,7 +1,5 @@
 """A tiny run of the rate-distortion benchmark."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

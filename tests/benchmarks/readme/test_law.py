@@ -1,7 +1,5 @@
 """The section on what a pruning costs."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.readme.law import law

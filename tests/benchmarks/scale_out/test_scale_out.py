@@ -1,7 +1,5 @@
 """The scale-out benchmark: a tiny run of its parts, and what its calculation says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

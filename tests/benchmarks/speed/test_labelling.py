@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from benchmarks.speed.labelling import MemoryUse
 from tests.benchmarks.conftest import QuickRun
 

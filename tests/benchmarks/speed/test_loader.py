@@ -1,7 +1,5 @@
 """A tiny run of benchmarks/speed/loader.py: it measures what it says, and checks it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A quick run of benchmarks/storage, and that its numbers follow from files."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Write tests/golden/refuse/ anew: one pool for each case, with the reason beside its files."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

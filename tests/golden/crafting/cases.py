@@ -1,7 +1,5 @@
 """What a case is, the list of all cases, and the changes that most of them consist of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Pools whose codec has parameters or tables that are wrong."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from typing import Any

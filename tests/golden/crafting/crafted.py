@@ -1,7 +1,5 @@
 """A pool as a handful of files in memory, to be changed and signed again."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

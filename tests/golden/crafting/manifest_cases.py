@@ -1,7 +1,5 @@
 """Pools whose manifest is wrong."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

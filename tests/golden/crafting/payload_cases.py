@@ -1,7 +1,5 @@
 """Pools whose labels are wrong."""
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Pools whose batch index, image table or views are wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

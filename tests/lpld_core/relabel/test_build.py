@@ -1,7 +1,5 @@
 """Building pools: which batches and labels, parts and growth, and which settings decide about them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -244,9 +242,6 @@ def test_what_fails_while_labelling_is_no_reason_to_overwrite(
         run_build(other)
     assert run_build(other, overwrite=True).labelled == 24
     assert digest(pool) != digest(pool_path)
-
-
-# What settings decide
 
 
 TEACHER = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -283,9 +281,6 @@ def test_validation_classes_are_known_by_their_names(train: Train, tmp_path: Pat
     assert not (tmp_path / "a").exists()
     meant = ValidationSet(other, size=(SIDE, SIDE), by_order=True)
     assert train("b", once, validation=meant).accuracy is not None
-
-
-# The loss
 
 
 OUTPUT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 0.2]])

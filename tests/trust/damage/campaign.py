@@ -7,8 +7,6 @@ LabelPoolError. What was signed again may also give other values, and a manifest
 them (another kind of labels, say), if `verify` says that the pool is not whole.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

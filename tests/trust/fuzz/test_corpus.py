@@ -1,7 +1,5 @@
 """Every input of the corpora, and every crash that was found, is read or refused. Needs no fuzzer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -3,8 +3,6 @@
 Each is used in a child that may take 1 GB and 10 s, open files below its own folder only, and start nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Crafted pools: golden ones with one thing changed on purpose, and the manifest made to agree."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """A manifest that is a link out of its pool is refused before it is read."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -4,8 +4,6 @@ Whoever ends, ends well or with a LabelPoolError. Afterwards the pool is whole, 
 had written is missing, and whoever was refused gets its way by running again, alone.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import time
