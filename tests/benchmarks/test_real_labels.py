@@ -1,12 +1,10 @@
-"""The real labels and the photos that benchmarks take when nothing else is named."""
+"""The real labels that benchmarks take when nothing else is named."""
 
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from benchmarks.common.label_source import REAL_LABELS, real_batches, repeated_batches
-from benchmarks.common.photos import photo_folder
+from benchmarks.common.label_source import REAL_LABELS, real_batches
 from benchmarks.data.make_in1k_logits import batches, write_pool
 from lpld_labels import PoolReader
 from lpld_labels.inspect.check import check_pool
@@ -40,21 +38,3 @@ def test_the_arrays_give_the_pool(tmp_path: Path) -> None:
         for key in again.keys:
             assert again.read_encoded(key).digest == committed.read_encoded(key).digest
     assert [batch.key for batch in batches(arrays)] == [batch.key for batch in known]
-
-
-def test_labels_that_come_again_are_others() -> None:
-    made = list(repeated_batches(REAL_LABELS, 44, per_epoch=7))
-    assert (made[0].labels == next(real_batches()).labels).all()
-    assert 0 < np.abs(made[42].labels.astype(np.float32) - made[0].labels).mean() < 0.1
-    assert (made[42].images == (made[0].images + 1) % 1000).all()
-    assert made[43].key == (6, 1)
-
-
-def test_photos_are_cut_from_packages_or_taken_from_a_folder(tmp_path: Path) -> None:
-    packaged = photo_folder(tmp_path / "packaged", side=64, count=24)
-    paths = sorted(packaged.rglob("*.jpg"))
-    assert [len(list(folder.iterdir())) for folder in sorted(packaged.iterdir())] == [10, 10, 4]
-    assert len({path.read_bytes() for path in paths}) == 24
-    own = photo_folder(tmp_path / "own", side=32, count=30, images=packaged)
-    with Image.open(own / "new002" / "class002_id009.jpg") as photo:
-        assert (photo.size, photo.mode) == ((32, 32), "RGB")

@@ -32,15 +32,6 @@ def test_every_internal_link_resolves(document: Path) -> None:
     assert broken(document) == []
 
 
-def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "PROJECT", tmp_path)
-    (tmp_path / "other.md").write_text("# A heading, `quoted`\n")
-    document = tmp_path / "document.md"
-    good = "[a](other.md) [b](other.md#a-heading-quoted) [c](#here) [d](https://example.org/x) `[e](f)`"
-    document.write_text(f"# Here\n{good} [g](gone.md) [h](other.md#gone) ![i](../outside.png)\n")
-    assert broken(document) == ["gone.md", "other.md#gone", "../outside.png"]
-
-
 def complaint(words: list[str]) -> str | None:
     """Return what the command line says against a command without running it. `...` stands for more."""
     elided = "..." in words

@@ -1,5 +1,3 @@
-"""Made-up results."""
-
 from functools import partial
 from pathlib import Path
 

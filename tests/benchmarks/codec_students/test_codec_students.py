@@ -1,5 +1,3 @@
-"""A tiny run of the comparison of students."""
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""A quick run of benchmarks/diversity."""
-
 from pathlib import Path
 
 import pytest

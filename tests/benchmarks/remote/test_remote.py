@@ -1,5 +1,3 @@
-"""A tiny run of benchmarks/remote."""
-
 from pathlib import Path
 
 import pytest
