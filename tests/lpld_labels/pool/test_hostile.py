@@ -15,8 +15,7 @@ from lpld_labels.errors import ManifestError, PoolCorruptError
 from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_BATCH_VALUES, MAX_JSON_BYTES
 from lpld_labels.inspect.check import check_pool
 from tests.factories import edit_manifest
-from tests.golden.crafting.crafted import Crafted
-from tests.golden.crafting.payload_cases import place_groups
+from tests.golden.crafting.crafted import Crafted, place_groups
 from tests.independent_reader import Refused, verify
 from tests.trust.children import Ending, watched
 
