@@ -1,5 +1,3 @@
-"""The whole program: how it starts, its streams, its addresses and its words."""
-
 import json
 import subprocess
 import sys

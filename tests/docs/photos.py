@@ -1,5 +1,3 @@
-"""Photos for the commands that documents show."""
-
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""docs/clusters.md: its figures are those of the function that computes them."""
-
 from pathlib import Path
 
 from benchmarks.scale_out.costs import table

@@ -1,5 +1,3 @@
-"""Ray as an engine: the same tasks, whatever dies on the way."""
-
 import dataclasses
 import functools
 import os

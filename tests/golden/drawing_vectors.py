@@ -1,5 +1,3 @@
-"""Test vectors for drawing views, as JSON: streams, elementary functions, ranks, whole batches."""
-
 from dataclasses import asdict
 from typing import Any
 

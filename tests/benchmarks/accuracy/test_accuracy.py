@@ -1,5 +1,3 @@
-"""The plan, carried out: a quick run that is killed and resumed."""
-
 import json
 import os
 import signal

@@ -1,5 +1,3 @@
-"""What took hours is kept, and a new work directory begins with it."""
-
 import json
 from pathlib import Path
 

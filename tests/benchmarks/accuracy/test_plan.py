@@ -1,5 +1,3 @@
-"""The claims that results support."""
-
 from typing import Any
 
 from benchmarks.accuracy.cells import Cell

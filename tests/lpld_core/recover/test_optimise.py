@@ -1,5 +1,3 @@
-"""Optimised images: views, losses, steps, groups, and the settings of methods."""
-
 import dataclasses
 import itertools
 import math

@@ -101,20 +101,6 @@ def test_labels_are_the_teachers_of_views_that_follow_from_the_seed(
     assert batch.labels.dtype == np.float16
 
 
-@pytest.mark.parametrize("parts", [2, 3])
-def test_parts_make_the_same_pool(
-    make: Make, full: Path, tmp_path: Path, parts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(building, "SHARD_SECONDS", 0.0)
-    path = tmp_path / "pool"
-    shares = [Part(number=number + 1, of=parts) for number in reversed(range(parts))]
-    results = [make(path, replace(SMALL_BUILD, part=part, workers=2)) for part in shares]
-    assert sum(result.labelled for result in results) == 96
-    assert [result.manifest is None for result in results] == [True] * (parts - 1) + [False]
-    assert make(path).labelled == 0
-    assert digest(path) == digest(full)
-
-
 def test_an_interrupted_build_resumes(
     make: Make, full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,3 @@
-"""Squeezing a folder: its views, resuming, and images that only look the same."""
-
 import os
 import shutil
 from collections.abc import Callable
