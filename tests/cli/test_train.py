@@ -47,9 +47,9 @@ def test_train_writes_a_student_and_a_log(
 def test_options_replace_the_presets(built: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "run"
     options = ("--epochs", 1, "--loss", "mse+gt", "--optimizer", "sgd", "--lr", 0.01)
-    options += ("--image-cache", tmp_path / "cache")
     normalisation = ("--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25")
-    result = passed(cli("train", built, "--images", images, "--out", out, *STUDENT, *options, *normalisation))
+    given = (*options, *normalisation, "--image-cache", tmp_path / "cache")
+    result = passed(cli("train", built, "--images", images, "--out", out, *STUDENT, *given))
     assert re.search(r"steps\W+3", result.stdout)
     assert any((tmp_path / "cache").iterdir())
     settings = settings_of(out)
