@@ -85,7 +85,9 @@ class Hub(BaseHTTPRequestHandler):
             return
         deep = "recursive=true" in self.path.lower()
         folders = {path.rpartition("/")[0] for path in inside} - {"", folder}
-        listed = [{"type": "directory", "path": path, "oid": "0"} for path in sorted(folders)]
+        listed: list[dict[str, Any]] = [
+            {"type": "directory", "path": path, "oid": "0"} for path in sorted(folders)
+        ]
         listed += [
             {"type": "file", "path": path, "size": len(data), "oid": hashlib.sha256(data).hexdigest()}
             for path, data in inside.items()
