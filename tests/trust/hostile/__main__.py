@@ -70,7 +70,7 @@ def main() -> int:
     # Decoders may say that a file is odd; they may not do more.
     warnings.simplefilter("ignore")
     tally = Tally()
-    numbers = range(options.first, options.first + options.cases)
+    numbers = range(options.cases)
     with workplace() as folder:
         for number, ending in zip(numbers, WAYS[which.what](numbers, options.seed, folder), strict=True):
             tally.add(number, ending)

@@ -124,7 +124,7 @@ def main() -> int:
         reader_and_writer,
         prune_while_growing,
     ]
-    for number in range(options.first, options.first + options.cases):
+    for number in range(options.cases):
         draw = random.Random(f"{options.seed} {number}")
         with workplace() as folder:
             for name, ending in ways[number % len(ways)](folder, draw):
