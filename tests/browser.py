@@ -4,8 +4,6 @@ Install it with ``apt-get install chromium`` (Debian) or name one with LPLD_CHRO
 where there is none, and fail where LPLD_REQUIRE is set, as in `.ci/run`.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json
@@ -167,7 +165,7 @@ class Browser:
         urls = [params["request"]["url"] for params in asked if params.get("type") != "Document"]
         return [url for url in urls if not url.startswith("data:")]
 
-    def __enter__(self) -> Browser:
+    def __enter__(self) -> "Browser":
         return self
 
     def __exit__(

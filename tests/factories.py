@@ -1,7 +1,5 @@
 """Random but valid label batches, image tables and pools for tests."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Labels that look like a network's: few directions, falling spread, one class that stands out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

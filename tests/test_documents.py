@@ -1,7 +1,5 @@
 """Documents that name files name files that exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

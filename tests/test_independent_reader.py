@@ -1,7 +1,5 @@
 """A second reader, written from SPEC.md alone, agrees with the product and refuses what SPEC.md refuses."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

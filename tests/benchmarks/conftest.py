@@ -1,7 +1,5 @@
 """The tiny run that each benchmark has."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """benchmarks/README.md names every claim's command and every result, and all of them exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

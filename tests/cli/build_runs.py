@@ -1,7 +1,5 @@
 """What tests of commands share: a teacher, settings, and checks of results."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

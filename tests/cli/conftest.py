@@ -1,7 +1,5 @@
 """Folders and pools that the tests of commands only read, made once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

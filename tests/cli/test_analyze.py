@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.cli.build_runs import TINY, Cli, facts, passed

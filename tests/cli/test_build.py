@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -143,17 +141,6 @@ def test_a_dry_run_says_what_it_costs_and_touches_nothing(images: Path, tmp_path
     shown = passed(cli(*words, "--dry-run", "-j", 2)).stdout
     assert re.search(r"workers\W+2", shown)
     assert "about " in shown
-
-
-def test_overwrite_puts_another_pool_in_place(images: Path, tmp_path: Path, cli: Cli) -> None:
-    few = ("--epochs", 2, "--batch-size", 5)
-    for out, seed in (("pool", 1), ("fresh", 2)):
-        passed(cli("build", images, tmp_path / out, *TEACHER, *few, "--seed", seed))
-    words = ("build", images, tmp_path / "pool", *TEACHER, *few, "--seed", 2)
-    one_line_error(cli(*words), "--overwrite")
-    one_line_error(cli(*words, "--seed", 1, "--epochs", 1), "build with at least 2 epochs")
-    passed(cli(*words, "--overwrite"))
-    assert digest(tmp_path / "pool") == digest(tmp_path / "fresh")
 
 
 def test_building_again_packs_and_then_grows(images: Path, tmp_path: Path, cli: Cli) -> None:

@@ -3,8 +3,6 @@
 LPLD_RECORD=1 python -m pytest tests/cli/test_console.py writes them anew.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -13,7 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from lpld_cli.console import times_smaller
 
 from tests.cli.build_runs import Cli, passed
 from tests.factories import make_batches, make_header, make_images, write_pool
@@ -90,11 +87,6 @@ def test_a_table_looks_as_recorded(
 
 def _hidden(number: re.Match[str]) -> str:
     return re.sub(r"\d", "0", number[0])
-
-
-def test_sizes_are_compared() -> None:
-    assert times_smaller(2.3149) == "2.31x smaller"
-    assert times_smaller(0.5) == "2.00x larger"
 
 
 @pytest.mark.parametrize("name", ["inspect", "plan"])

@@ -1,7 +1,5 @@
 """`copy`: to and from addresses, merged, with images in and out. A pool with its images needs no folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`inspect`: contents and size, and the card. Recipes are in test_recipe.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from lpld_labels.format.manifest import LineageStep

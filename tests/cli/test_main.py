@@ -1,7 +1,3 @@
-"""The whole program: how it starts, its streams, its addresses and its words."""
-
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Of errors of the library there is one a command, and those whose hint names an option.
 """
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""Options made from settings dataclasses, and the types of values."""
-
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal

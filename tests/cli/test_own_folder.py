@@ -1,7 +1,5 @@
 """The tutorial's Python and commands: from a folder of digits to a student."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,3 @@
-"""Progress: bars on a terminal, lines in a log, JSON for programs, and silence when asked for."""
-
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -10,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lpld_cli.progress import SECONDS_BETWEEN_LINES, ProgressLines, human_seconds, progress_bar
+from lpld_cli.progress import SECONDS_BETWEEN_LINES, ProgressLines, progress_bar
 from rich.console import Console
 
 from lpld_labels.exec.job import TaskCounts
@@ -112,14 +108,6 @@ def test_lines_for_programs() -> None:
         "note": None,
         "finished": False,
     }
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (5399, "1 h 30 min"), (7500, "2 h 05 min")],
-)
-def test_times_are_said_as_people_say_them(seconds: float, text: str) -> None:
-    assert human_seconds(seconds) == text
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """`inspect --recipe`: a manifest, images and teacher make a pool again, to the digest."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from pathlib import Path

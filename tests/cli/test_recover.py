@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from lpld_cli.main import group
@@ -53,20 +50,6 @@ def test_images_by_every_method(cli: Cli, squeezed: tuple[str, ...], real: Path,
         assert set(made[-1]) - {"contact_sheet.png"} == expected
     contents = {tuple(sorted(files.items())) for files in made}
     assert len(contents) == 5, "two methods made the same images"
-
-
-def test_options_reach_the_settings(cli: Cli, squeezed: tuple[str, ...], real: Path, tmp_path: Path) -> None:
-    def record(name: str, *options: object) -> dict[str, Any]:
-        passed(cli("recover", tmp_path / name, *squeezed, *SHORT, *options))
-        found: dict[str, Any] = json.loads((tmp_path / name / "recover.json").read_text())
-        return found
-
-    assert record("tiny")["roll_direction"] == "both"
-    either = record("either", "--preset", "imagenet1k", "--lr", 0.5)
-    assert (either["roll"], either["roll_direction"]) == (32, "forward")
-    assert (either["learning_rate"], either["alpha"]) == (0.5, 0.01)
-    rded = record("rded", "--method", "rded", "--real", real)
-    assert (rded["candidates"], rded["crops"], rded["format"], rded["quality"]) == (300, 5, "png", 95)
 
 
 def test_second_run_keeps_what_is_there(cli: Cli, squeezed: tuple[str, ...], tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """`verify`. What check_pool finds is tested in tests/lpld_labels/inspect/test_check.py."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The pool that the trainers' tests share, and what is left of it when they are stopped."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

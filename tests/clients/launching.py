@@ -1,7 +1,5 @@
 """Starting several processes of a training script, all on this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What the clients' tests play: one small pool, and the rows that one process plays of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

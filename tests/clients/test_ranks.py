@@ -1,7 +1,5 @@
 """torchrun, Accelerate and Lightning: ranks play what one process plays, and resume with other numbers."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

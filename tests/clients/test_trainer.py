@@ -1,7 +1,5 @@
 """Hugging Face's Trainer: fits, saves, and goes on at the exact next batch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The project's documents taken apart: code blocks, commands, links and headings."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import Counter

@@ -1,7 +1,3 @@
-"""Photos for the commands that documents show."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

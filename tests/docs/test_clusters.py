@@ -1,7 +1,3 @@
-"""docs/clusters.md: its figures are those of the function that computes them."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 from benchmarks.scale_out.costs import table

@@ -1,7 +1,5 @@
 """Python and SQL of the documents is run, block after block, in a folder with small pools and images."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands that the documents show are run, in a folder that has what they name."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable

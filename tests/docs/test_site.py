@@ -1,7 +1,5 @@
 """The site builds strictly, needs no network to be read, and its reference is complete."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

@@ -1,7 +1,5 @@
 """docs/howto/teacher.md: its module and its commands, run as written."""
 
-from __future__ import annotations
-
 import runpy
 from collections.abc import Callable
 from pathlib import Path

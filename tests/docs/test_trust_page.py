@@ -1,7 +1,5 @@
 """docs/trust.md says what the code and the figures say."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The five commands that hand tasks to an engine, each on a small input, with what must come out the same."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ driver.py COMMAND SOURCE OUT [ADDRESS] is a driver that can be killed itself. It
 made, and how many units had been left to do.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import sys
@@ -36,7 +34,7 @@ class SlowExecutor(RayExecutor):
         return facts
 
 
-def start_slowly(start: Start[Any], number: int) -> SlowWorker:
+def start_slowly(start: Start[Any], number: int) -> "SlowWorker":
     return SlowWorker(start(number))
 
 

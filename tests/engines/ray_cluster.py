@@ -1,7 +1,5 @@
 """A Ray cluster of two nodes on this machine, any of whose workers, or one of whose nodes, can be killed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The process that hands tasks out is killed; the same command goes on from what was sealed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

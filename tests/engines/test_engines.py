@@ -3,8 +3,6 @@
 The normal run has a sample; `make engines` has all of it.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What Ray cannot do is told in one line that names the task and the file, and finished work is kept."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""Ray as an engine: the same tasks, whatever dies on the way."""
-
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

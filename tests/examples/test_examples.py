@@ -1,19 +1,14 @@
 """The examples run as they are, on a small pool."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lpld_labels.loader import pool_loader
 from tests.lpld_labels.loader.loader_pools import build, write_images
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -72,37 +67,6 @@ def test_timm(run: Callable[..., str]) -> None:
     pytest.importorskip("timm")
     printed = run("timm_training.py", "--workers", 0, "--epochs", 2)
     assert re.search(r"mean loss per epoch: [\d.]+, [\d.]+", printed)
-
-
-def test_the_loop_for_timm_updates_after_a_short_last_group(pool: Path, images: Path) -> None:
-    pytest.importorskip("timm")
-    from examples.timm_training import train
-
-    class Student(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(3, 6)
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            logits: torch.Tensor = self.layer(images.mean(dim=(2, 3)))
-            return logits
-
-    torch.manual_seed(0)
-    model = Student()
-    start = model.layer.weight.detach().clone()
-    loader = pool_loader(
-        pool, images, batch_size=8, temperature=4.0, num_workers=0, transform=lambda found: found[:2]
-    )
-    updates: list[Any] = []
-    counting = register_optimizer_step_post_hook(lambda *facts: updates.append(facts))
-    average, means = train(loader, model, epochs=3, temperature=4.0, accumulate=2)
-    counting.remove()
-    assert len(means) == 3
-    # Three batches an epoch are two updates: the last one of a single batch.
-    assert len(updates) == 6
-    assert not torch.equal(model.layer.weight, start)
-    assert not torch.equal(next(average.parameters()), model.layer.weight)
-    assert loader.state_dict()["epoch"] == 3
 
 
 # Lightning warns of many things (no validation, few batches to log, its own deprecations).

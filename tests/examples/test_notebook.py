@@ -1,7 +1,5 @@
 """The notebook runs in a real kernel: results, pools and progress bars are drawn."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,3 @@
-"""Test vectors for drawing views, as JSON: streams, elementary functions, ranks, whole batches."""
-
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

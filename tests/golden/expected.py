@@ -4,8 +4,6 @@
 never written again: users have pools like them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Codecs: payload rows of a batch become labels, float32 [rows, C], and canonical bytes."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math

@@ -1,7 +1,5 @@
 """Views drawn from seed, augmentation, image table and key. The stream is that of the text, not NumPy's."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The manifest: JSON within limits, fields of the right types, what must hold between them, and its files."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

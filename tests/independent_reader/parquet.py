@@ -1,7 +1,5 @@
 """Parquet files of a pool: a proven footer, the schema of SPEC.md, pages with a CRC, rows as dictionaries."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import zlib

@@ -1,7 +1,5 @@
 """A pool: opening it, reading its batches and images, and verifying all of it."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections import Counter

@@ -1,7 +1,5 @@
 """Image table, batch index and views, as rows: their checks and digests."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -1,7 +1,5 @@
 """An image folder, a teacher and a pool that the method's tests share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Image folders and settings for tests of labelling and training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small networks and image folders that the method's tests share."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """What a batch goes through on its way, it goes through once: checks, digests, bounds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace

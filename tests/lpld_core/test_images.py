@@ -1,7 +1,5 @@
 """What is shown of an image when nothing is drawn: one rule for evaluating, squeezing and analysing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

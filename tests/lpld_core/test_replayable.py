@@ -1,7 +1,5 @@
 """Pools built for another trainer: replayed from their export as it does it, pixels are ours bit by bit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Numbers that are far too large fail before anything of that length is made."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Unfinished work on a disk that fails: what is said is what went wrong first."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

@@ -8,7 +8,7 @@ import pytest
 from mypy import api as mypy
 
 import lpld_labels as lpld
-from lpld_labels.errors import InvalidArgumentError, LabelPoolError, UsageError
+from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.settings import setting_fields
 from tests.factories import make_batches, run_python, write_pool
 from tests.lpld_core.image_folders import write_images
@@ -18,13 +18,6 @@ VERBS = (
     *("build", "copy", "encode", "export", "import_labels", "plan", "prune", "recover", "report", "squeeze"),
     *("summary", "train", "verify"),
 )
-NEED_TORCH = {
-    "build": "'images', 'out', teacher='resnet18'",
-    "recover": "'out', teacher='resnet18', ipc=1, method='sre2l'",
-    "squeeze": "'images', 'out', teacher='resnet18'",
-    "train": "'pool'",
-    "verify": "'pool', teacher='resnet18'",
-}
 
 
 def call_of(name: str) -> type:
@@ -100,27 +93,6 @@ def test_wrong_arguments_are_found_by_mypy(tmp_path: Path, project: Path) -> Non
     assert [int(line) for line in re.findall(r"wrong\.py:(\d): error", out)] == [2, 3, 4]
 
 
-def test_prune_to_a_budget_with_progress(pool: Path, tmp_path: Path) -> None:
-    calls: list[tuple[int, int]] = []
-    result = lpld.prune(pool, tmp_path / "out", budget="80%", progress=lambda *counts: calls.append(counts))
-    assert result.manifest is not None
-    assert calls[-1] == (result.manifest.counts.batches,) * 2
-    assert result.bytes["kept"] <= 0.8 * result.bytes["pool"]
-    assert lpld.prune(pool, tmp_path / "no", ratio=3, dry_run=True).manifest is None
-    assert not (tmp_path / "no").exists()
-
-
-def test_plan_applied_and_compared(pool: Path, tmp_path: Path) -> None:
-    result = lpld.plan(pool, budget="0.8x", codecs=("int8", "f16"), apply=tmp_path / "out")
-    assert result.applied is not None
-    assert lpld.summary(tmp_path / "out").manifest.content_digest == result.applied["content_digest"]
-    assert "pool" in repr(lpld.report([pool, tmp_path / "out"]))
-    with pytest.raises(UsageError, match="--images"):
-        lpld.plan(pool, budget="1x-images")
-    with pytest.raises(LabelPoolError, match="not a label pool"):
-        lpld.summary(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "problem"),
     [
@@ -139,23 +111,6 @@ def test_bad_values(pool: Path, tmp_path: Path, name: str, arguments: dict[str, 
     with pytest.raises(InvalidArgumentError, match=problem):
         getattr(lpld, name)(pool, tmp_path / "out", **arguments)
     assert not (tmp_path / "out").exists()
-
-
-WITHOUT_TORCH = """
-import sys
-sys.modules |= {"torch": None, "torchvision": None}
-import lpld_labels as lpld
-try:
-    lpld.%s(%s)
-except lpld.LabelPoolError as error:
-    print(error)
-"""
-
-
-@pytest.mark.parametrize("name", sorted(NEED_TORCH))
-def test_a_missing_extra_is_named(name: str, tmp_path: Path) -> None:
-    ended = run_python(WITHOUT_TORCH % (name, NEED_TORCH[name]), cwd=tmp_path)
-    assert ended.stdout == "this needs torch, which is not installed; pip install 'lpld-labels[torch]'\n"
 
 
 def test_the_front_door_imports_neither_torch_nor_numpy() -> None:

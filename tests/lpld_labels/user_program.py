@@ -1,6 +1,5 @@
 """A user's program that calls every verb. test_verbs.py runs it, and mypy checks it."""
 
-import sys
 from pathlib import Path
 
 import lpld_labels as lpld
@@ -63,7 +62,3 @@ def main(real: Path, work: Path) -> None:
     with lpld.PoolReader(work / "packed") as reader:
         assert reader._repr_html_().count("<img") == 4
     assert good
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

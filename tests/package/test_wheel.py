@@ -3,8 +3,6 @@
 What needs no torch works, the rest says what to install.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

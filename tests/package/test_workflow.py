@@ -1,7 +1,5 @@
 """The workflow runs targets that exist; every extra is documented."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fixtures of the servers. One of each for a whole run: starting moto's takes seconds."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

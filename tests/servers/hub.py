@@ -3,8 +3,6 @@
 A commit is refused unless its parent is the newest one. ``GET /requests`` lists what was asked.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

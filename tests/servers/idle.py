@@ -1,7 +1,5 @@
 """Waiting for threads that fetch ahead, so that one test's requests are not counted as another's."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

@@ -1,7 +1,5 @@
 """Servers as processes of their own on a free port of 127.0.0.1, ended with the test."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import os

@@ -3,8 +3,6 @@
 It is told what to do by requests of its own, to paths below /-proxy/.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """What a proxy does to the requests that pass it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -48,7 +46,7 @@ class Behaviour:
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
-    def parse(data: bytes) -> Behaviour:
+    def parse(data: bytes) -> "Behaviour":
         document: dict[str, Any] = json.loads(data)
         return Behaviour(**{**document, "rules": [Rule(**rule) for rule in document["rules"]]})
 

@@ -1,7 +1,5 @@
 """A real S3 server, moto's, that keeps buckets in memory."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass

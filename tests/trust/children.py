@@ -7,8 +7,6 @@ A fork costs more than most cases, so a child works through many of them and say
 case at which a child dies or hangs is known by that, and the next child goes on after it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

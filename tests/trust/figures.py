@@ -1,7 +1,5 @@
 """What campaigns found: counted, said, and kept in figures.json for docs/trust.md."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import fcntl
@@ -64,7 +62,6 @@ def parser(description: str, *, cases: int) -> argparse.ArgumentParser:
     """Return a parser of what all campaigns are told."""
     found = argparse.ArgumentParser(description=description)
     found.add_argument("cases", type=int, nargs="?", default=cases, help="how many (default: %(default)s)")
-    found.add_argument("--first", type=int, default=0, help="number of the first one")
     found.add_argument("--seed", type=int, default=0, help="what the cases are drawn from")
     found.add_argument("--record", action="store_true", help=f"keep the figures in {FILE.name}")
     return found
@@ -72,11 +69,11 @@ def parser(description: str, *, cases: int) -> argparse.ArgumentParser:
 
 def finish(name: str, options: argparse.Namespace, facts: dict[str, Any], findings: list[str]) -> int:
     """Say what came of a campaign, keep it if that is wanted, and return the exit code."""
-    said = {"campaign": name, "seed": options.seed, "first": options.first, **facts}
+    said = {"campaign": name, "seed": options.seed, **facts}
     shown = "".join(f"FOUND {finding[:200]} ... {finding[-700:]}\n" for finding in findings[:20])
     sys.stdout.write(shown + json.dumps(said) + "\n")
     if options.record:
-        record(name, options.seed, options.first, facts)
+        record(name, options.seed, 0, facts)
     return 1 if findings else 0
 
 
@@ -93,9 +90,9 @@ def commit() -> str:
 
 
 def record(name: str, seed: int, first: int, facts: dict[str, Any]) -> None:
-    """Put a part of a campaign into the file.
+    """Put a campaign, or part number `first` of it, into the file.
 
-    It replaces those of the same campaign that share a case with it or are cut into other parts ("of").
+    It replaces what is there of the campaign but for other parts of the same division ("of").
     """
     about = {
         "commit": commit(),
@@ -109,19 +106,8 @@ def record(name: str, seed: int, first: int, facts: dict[str, Any]) -> None:
         stream.seek(0)
         kept = json.loads(stream.read() or "{}")
         new = {"seed": seed, "first": first, **facts, **about}
-        parts = [part for part in kept.get(name, []) if not _replaces(new, part)]
+        others = [part for part in kept.get(name, []) if part.get("of") == new.get("of")]
+        parts = [part for part in others if part["first"] != first]
         kept[name] = sorted([*parts, new], key=lambda part: part["first"])
         stream.truncate(0)
         stream.write(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
-
-
-def _replaces(new: dict[str, Any], old: dict[str, Any]) -> bool:
-    """Whether a part was run again, by itself or within another; counted twice it would promise too much."""
-    if new["first"] == old["first"]:
-        return True
-    if "of" in new or "of" in old:
-        # Of parts that were dealt out, `first` is the number of the part.
-        return new.get("of") != old.get("of")
-    start = max(new["first"], old["first"])
-    stop = min(part["first"] + part.get("cases", 0) for part in (new, old))
-    return bool(new["seed"] == old["seed"] and start < stop)

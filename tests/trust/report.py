@@ -1,7 +1,5 @@
 """Writes the figures into docs/trust.md: `python -m tests.trust.report`; a test keeps the two in step."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Making a manifest agree with a changed file, without a look inside: what is inside may be anything."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small part of each campaign; `make trust` runs all of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,3 @@
-"""Made-up results."""
-
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,30 +1,16 @@
-"""The plan, carried out: a quick run that is killed and resumed."""
-
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy.plan import FULL, QUICK, trial_cells
-from benchmarks.accuracy.run import Place, do_task, left
-from tests.benchmarks.accuracy.made_results import made_record, quick_store
-
-
-def test_a_task_that_is_done_is_not_done_again_nor_mixed_with_another_scale(tmp_path: Path) -> None:
-    place = Place(store=quick_store(tmp_path / "results.json"), work=tmp_path / "work")
-    task = trial_cells(QUICK)[0]
-    place.store.add(task, made_record(task, 0.5))
-    assert do_task(QUICK, place, task) == "was done by another run"
-    with pytest.raises(SystemExit, match="another scale"):
-        replace(place.store, scale=FULL.scale).read()
+from benchmarks.accuracy.plan import QUICK
+from benchmarks.accuracy.run import left
+from tests.benchmarks.accuracy.made_results import quick_store
 
 
 @pytest.mark.thorough

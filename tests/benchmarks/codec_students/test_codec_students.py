@@ -1,7 +1,3 @@
-"""A tiny run of the comparison of students."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,59 +1,85 @@
-"""What the demo's table says; test_whole_demo.py runs the demo."""
-
-from __future__ import annotations
-
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from click.testing import Result
 
-from benchmarks.demo.run import Demo, train_on_true_classes
-from benchmarks.demo.table import CLAIMS, ROWS, Finding, Line, findings
-
-
-def lines(**top1: tuple[float, ...]) -> list[Line]:
-    usual = (0.5, 0.52, 0.48)
-    return [
-        Line(key=key, name=name, top1=top1.get(key, usual), views=25, pool_bytes=900)
-        for key, name in ROWS.items()
-    ]
+from benchmarks.demo.table import CLAIMS, ROWS
+from lpld_labels.loader import PoolBatch
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.sizes import pool_bytes
+from tests.docs.documents import blocks, commands
 
 
-def found(**top1: tuple[float, ...]) -> dict[str, Finding]:
-    return {finding.claim: finding for finding in findings(lines(**top1))}
-
-
-def test_a_difference_counts_beyond_two_standard_errors() -> None:
-    claim = "klt over f16 in the bytes of 10x"
-    ahead = found(lpld_klt=(0.6, 0.62, 0.58))[claim]
-    assert ahead.points == pytest.approx(10)
-    assert ahead.two_errors == pytest.approx(2 * 2 * (2 / 3) ** 0.5)
-    assert ahead.verdict == "holds"
-    assert ahead.text == f"{claim}: +10.0 points (+/- 3.3)"
-    behind = found(lpld_klt=(0.4, 0.42, 0.38))[claim]
-    assert behind.verdict == "does not hold"
-    close = found(lpld_klt=(0.53, 0.55, 0.51))[claim]
-    assert close.verdict == "undecided"
-    assert close.text == f"{claim}: +3.0 points (+/- 3.3); too close to tell at this size"
-    assert list(found()) == list(CLAIMS)
-
-
-def test_one_student_and_no_student_decide_nothing() -> None:
-    alone = findings(
-        [Line(key=key, name=name, top1=(0.5 + 0.1 * n,)) for n, (key, name) in enumerate(ROWS.items())]
-    )
-    assert {finding.verdict for finding in alone} == {"undecided"}
-    missing = found(lpld_klt=())["klt over f16 in the bytes of 10x"]
-    assert missing.verdict == "undecided"
-    assert "do not fit at this size" in missing.text
-
-
-def test_the_seed_reaches_what_learns_from_true_classes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.timeout(900)  # students are trained for real: seconds of their own, minutes on a busy machine
+def test_the_demo_runs_the_whole_pipeline(
+    tmp_path: Path, project: Path, cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs: list[Any] = []
-    train = "lpld_core.train.train_teacher.train_teacher"
-    monkeypatch.setattr(train, lambda images, job, **rest: jobs.append(job))
-    monkeypatch.setattr("lpld_core.train.evaluate.ValidationSet", lambda *where, **size: None)
-    train_on_true_classes(Demo(out=tmp_path, seed=7, epochs=1))
-    assert [job.recipe.seed for job in jobs] == [7]
+    out = tmp_path / "demo_output"  # where `make demo` writes, for the README's blocks
+    stale = out / "seed-0/pools/lpld_1x/pool.json"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("left by an earlier demo")
+    (out / "mine.txt").write_text("not the demo's")
+    result = subprocess.run(
+        [sys.executable, "-m", "benchmarks.demo", "--out", str(out), "--quick", "--seeds", "2"],
+        cwd=project,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # other tests run beside it
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "Label bytes against accuracy" in result.stdout
+    assert str(out / "demo.html") in result.stdout.replace("\n", "")
+    assert "Here a class has 200, and 10x keeps 20." in " ".join(result.stdout.split())
+    assert "lpld-labels" not in result.stderr, "commands belong in the log"
+    table = json.loads((out / "table.json").read_text())
+    lines = {line["key"]: line for line in table["rows"]}
+    assert list(lines) == ["teacher", *ROWS]
+    assert [len(line["top1"]) for line in lines.values()] == [1, *[2] * len(ROWS)]
+    assert all(0 <= top1 <= 1 for line in lines.values() for top1 in line["top1"])
+    assert lines["lpld_1x"]["views"] == 10 * lines["lpld_10x"]["views"] == 200
+    assert [one["claim"] for one in table["findings"]] == list(CLAIMS)
+    assert (out / "mine.txt").exists()
+    log = (out / "demo.log").read_text()
+    times = {"squeeze": 1, "recover": 4, "build": 6, "prune": 4, "plan": 2, "train": 12}
+    assert {name: log.count(f"$ lpld-labels {name} ") for name in times} == times
+    page = (out / "demo.html").read_text()
+    assert page.count("data:image/png;base64,") == 3, "real digits, lpld, sre2l"
+    assert all(name in page for name in ROWS.values())
+    pools = out / "seed-0/pools"
+    with PoolReader(pools / "lpld_10x") as small, PoolReader(pools / "lpld_1x") as full:
+        assert len(full.images) == 100
+        for key in small.keys:
+            assert (small.read_labels(key) == full.read_labels(key)).all()
+        with PoolReader(pools / "lpld_klt") as klt:
+            assert klt.codec.name == "klt"
+            assert len(klt) > len(small)
+            assert pool_bytes(klt.manifest) <= pool_bytes(small.manifest)
+    monkeypatch.chdir(tmp_path)
+    _run_the_readme((project / "README.md").read_text(), cli)
+
+
+def _run_the_readme(readme: str, cli: Callable[..., Result]) -> None:
+    """Run the README's commands and Python beside what the demo made."""
+    shell, python = (
+        [block.code for block in blocks(readme) if block.language == language]
+        for language in ("bash", "python")
+    )
+    assert (len(shell), len(python)) == (2, 1)
+    assert [words[0] for words in commands(shell[0])] == ["make", "make"]
+    activated, *ours = commands(shell[1])
+    assert activated[0] == "source"
+    for program, *words in ours:
+        assert program == "lpld-labels"
+        done = cli(*words)
+        assert done.exit_code == 0, (words, done.output)
+    namespace: dict[str, object] = {}
+    exec(compile(python[0], "README.md", "exec"), namespace)  # noqa: S102
+    step = namespace["step"]
+    assert isinstance(step, PoolBatch)
+    assert tuple(step.images.shape) == (25, 3, 28, 28)

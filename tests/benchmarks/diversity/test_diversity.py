@@ -1,7 +1,3 @@
-"""A quick run of benchmarks/diversity."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

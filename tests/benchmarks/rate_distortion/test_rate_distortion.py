@@ -1,14 +1,8 @@
-"""A tiny run of the rate-distortion benchmark."""
-
-from __future__ import annotations
-
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.rate_distortion.chart import draw_chart
-from benchmarks.rate_distortion.claims import check_claims, lost_at
 from benchmarks.rate_distortion.measure import MILLION, ROWS, RateDistortion
 from benchmarks.rate_distortion.speed import decode_against_replay, many_classes
 from tests.benchmarks.conftest import assert_drawn
@@ -33,31 +27,6 @@ def test_sizes_are_listed_apart_and_add_up(curve: RateDistortion) -> None:
     document = curve.as_json()
     assert {row["codec"] for row in document["settings"]} >= {"f16", "int8", "topk:10:16"}
     assert document["entropy_at_step_1"]["coded_bytes_per_row"] > 0
-
-
-def test_the_envelope_has_no_beaten_points(curve: RateDistortion) -> None:
-    points = curve.envelope(1.0)
-    payloads = [point.payload for point in points]
-    kept = [point.fidelity.kept[1.0] for point in points]
-    assert payloads == sorted(payloads)
-    assert kept == sorted(kept)
-    assert lost_at(points, payloads[0] / 2, 1.0) == 1
-    assert lost_at(points, payloads[0], 1.0) == pytest.approx(1 - kept[0])
-
-
-def test_claims_can_fail(curve: RateDistortion) -> None:
-    facts = {"classes": 9, "kept": {"20": 0.97}, "fit_seconds": 1, "peak_memory_mb": 9}
-    good, bad = (
-        check_claims(
-            replace(curve, coded=factor * curve.entropy),
-            {"share": share},
-            {**facts, "smaller_than_fp16": size},
-        )
-        for factor, share, size in ((1, 0.02, 70.0), (2, 0.5, 5.0))
-    )
-    fallen = [one.text for one, other in zip(good, bad, strict=True) if one.holds and not other.holds]
-    for claim in ("entropy", "replaying", "60x"):
-        assert any(claim in text for text in fallen)
 
 
 def test_the_other_parts_of_a_run(curve: RateDistortion, tmp_path: Path) -> None:

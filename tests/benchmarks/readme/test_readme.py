@@ -1,7 +1,5 @@
 """The README keeps its word: figures are those of the committed results, links lead somewhere."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

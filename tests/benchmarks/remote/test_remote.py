@@ -1,7 +1,3 @@
-"""A tiny run of benchmarks/remote."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,17 +1,13 @@
 """A quick run of benchmarks/storage, and that its numbers follow from files."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from benchmarks.common.label_source import REAL_LABELS, LabelSource
 from benchmarks.common.pickle_layout import save_pickle_batch
-from benchmarks.storage.__main__ import check
 from benchmarks.storage.materialise import materialise
 from benchmarks.storage.measure import Measurement
 from benchmarks.storage.spec import IMAGENET_1K, TINY_IMAGENET
@@ -37,14 +33,6 @@ def test_measured_sizes_match_the_paper_and_ours_are_smaller(quick_run: QuickRun
     assert large["model"] < 0.3 * large["model_paper"]
 
 
-def test_check_names_what_is_wrong() -> None:
-    row = {"dataset": "ImageNet-1K", "ipc": 10, "ratio": 1, "deviation": 0.03, "measured": 5.0}
-    wrong = check([{**row, "layout": "original"}, {**row, "layout": "f16"}])
-    assert len(wrong) == 2
-    assert "+3.0%" in wrong[0]
-    assert "not smaller" in wrong[1]
-
-
 def test_pickled_batches_have_the_reference_programs_layout(tmp_path: Path, shared_data: Path) -> None:
     for name, dataset in (("lpld_in1k", IMAGENET_1K), ("lpld_tiny", TINY_IMAGENET)):
         theirs = shared_data / "reference_pools" / name / "epoch_0" / "batch_0.tar"
@@ -61,16 +49,6 @@ def test_pickled_batches_have_the_reference_programs_layout(tmp_path: Path, shar
                 assert (part.dtype, part.shape) == (other.dtype, other.shape)
         assert size == (tmp_path / "batch.tar").stat().st_size
         assert _content(tmp_path / "batch.tar") == _content(theirs)
-
-
-def test_rows_never_repeat_and_larger_heads_have_full_rank() -> None:
-    source = LabelSource.load(rows=64)
-    batches = source.batches(4, rows=32, augmentation=IMAGENET_1K.augmentation, images=10, per_epoch=2)
-    labels = np.concatenate([batch.labels for batch in batches])
-    assert len(np.unique(labels, axis=0)) == 128
-    wide = LabelSource.load(classes=1500, rows=600).logits.astype(np.float32)
-    assert wide.shape == (600, 1500)
-    assert np.linalg.matrix_rank(wide - wide.mean(axis=0), tol=1.0) <= 512
 
 
 def test_scaling_agrees_with_a_pool_written_in_whole(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 lightning_ranks.py POOL IMAGES OUT RANKS
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

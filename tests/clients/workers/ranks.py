@@ -4,8 +4,6 @@ ranks.py POOL IMAGES OUT            plays, stops in the middle of an epoch and s
 ranks.py POOL IMAGES OUT STOPPED    goes on from the OUT of another run
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,6 +1,8 @@
-"""Making pools that a reader must refuse, from golden pools: each differs from a good one in one thing.
+"""Changing golden pools into pools that a reader must refuse: each differs from a good one in one thing.
 
-`python -m tests.golden.crafting` writes them to tests/golden/refuse/ anew. Nothing here uses the project's
-own reader or writer: files are changed as bytes and as Arrow tables, and then named correctly again, so that
-what is refused is the one thing that is wrong.
+Nothing here uses the project's own reader or writer: files are changed as bytes and as Arrow tables, and then
+named correctly again, so that what is refused is the one thing that is wrong. Pools in tests/golden/refuse
+are never written again. To add one, change a `Crafted` pool, save it there under a new name, and write
+reason.txt beside its files: the stage at which a reader must refuse it at the latest (open, read or verify),
+and why.
 """

@@ -1,7 +1,5 @@
 """A pool as a handful of files in memory, to be changed and signed again."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -58,9 +56,12 @@ class Crafted:
 
     def change(self, role: str, column: str, edit: Callable[[list[Any]], None]) -> None:
         """Change a column's values in place and write the file again, everything else named correctly."""
-        table = self.table(role)
-        values = table[column].to_pylist()
+        values = self.table(role)[column].to_pylist()
         edit(values)
+        self.put_column(role, column, values)
+
+    def put_column(self, role: str, column: str, values: list[Any]) -> None:
+        table = self.table(role)
         place = table.schema.get_field_index(column)
         field = table.schema.field(column)
         self.put(role, table.set_column(place, field, pa.array(values, field.type)))
@@ -119,20 +120,8 @@ class Crafted:
             self.table("labels").to_pylist(),
         )
         self.put("batches", index)
-        self.sign_content()
-
-    def sign_content(self) -> None:
-        """Sign the content digest of what image table and index say."""
         tables = self.table("images"), self.table("batches")
         self.manifest["content_digest"] = signing.content_digest(self.manifest, *tables)
-
-    @property
-    def signable(self) -> bool:
-        """Whether `sign_batches` can do so: one shard of stored views and a codec of one row per view."""
-        codec = self.manifest["codec"]
-        plain = codec["name"] == "int8" or codec["parameters"].get("layout") == "plain"
-        roles = [entry["role"] for entry in self.manifest["files"]]
-        return plain and self.manifest["views"] == "stored" and roles.count("labels") == 1
 
     def save(self, target: Path) -> None:
         """Write the pool to a directory."""
@@ -148,3 +137,20 @@ class Crafted:
         if self.text != b"":
             text = self.text or (json.dumps(self.manifest, indent=1, sort_keys=True) + "\n").encode()
             (target / "pool.json").write_bytes(text)
+
+
+def place_groups(pool: Crafted) -> None:
+    """Write the places of payload pages, all in one row group, into the index."""
+    group = pq.read_metadata(io.BytesIO(pool.files[pool.path("labels")])).row_group(0)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    payload = [c for c in chunks if c.path_in_schema not in ("epoch", "batch", "slot")]
+    first = payload[0]
+    start = (first.dictionary_page_offset if first.has_dictionary_page else None) or first.data_page_offset
+    size = sum(chunk.total_compressed_size for chunk in payload)
+    batches = len(pool.table("batches"))
+    for column, values in {
+        "group_offset": [start] * batches,
+        "group_bytes": [size] * batches,
+        "label_bytes": [size] + [0] * (batches - 1),
+    }.items():
+        pool.put_column("batches", column, values)

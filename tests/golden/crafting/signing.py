@@ -3,8 +3,6 @@
 A case changes one thing and signs the rest again, so that it is refused for the one thing alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import struct

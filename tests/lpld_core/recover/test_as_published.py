@@ -4,8 +4,6 @@ One batch, one view for all its images, drawn from the same numbers: torchvision
 hook per BatchNorm layer; Adam; the clamp. Programs: SRe2L, CDA and LPLD for ImageNet-1K and Tiny-ImageNet.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,3 @@
-"""Optimised images: views, losses, steps, groups, and the settings of methods."""
-
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -178,9 +174,6 @@ def test_settings_out_of_range_are_refused() -> None:
         RdedSettings(ipc=1, size=(33, 32))
 
 
-# Views
-
-
 @st.composite
 def views(draw: st.DrawFn, height: int = 12, width: int = 9) -> View:
     rows, columns = draw(st.integers(1, height)), draw(st.integers(1, width))
@@ -234,9 +227,6 @@ def test_draws_fill_their_ranges() -> None:
     assert 0.23 < min(areas) < 0.3
     assert max(areas) > 0.95
     assert all(view.top + view.height <= 32 and view.left + view.width <= 32 for view in drawn)
-
-
-# Losses
 
 
 @settings(deadline=None, max_examples=15)

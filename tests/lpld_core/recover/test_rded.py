@@ -1,7 +1,5 @@
 """rded: which crops it chooses, how it lays them out, and that it resumes with the same real images only."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

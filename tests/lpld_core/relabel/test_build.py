@@ -1,7 +1,5 @@
 """Building pools: which batches and labels, parts and growth, and which settings decide about them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -101,20 +99,6 @@ def test_labels_are_the_teachers_of_views_that_follow_from_the_seed(
         np.testing.assert_array_equal(pool.read_views(BatchKey(3, 1)).images, order[5:10])
     np.testing.assert_array_equal(batch.labels, ensemble.logits(pixels).half().numpy())
     assert batch.labels.dtype == np.float16
-
-
-@pytest.mark.parametrize("parts", [2, 3])
-def test_parts_make_the_same_pool(
-    make: Make, full: Path, tmp_path: Path, parts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(building, "SHARD_SECONDS", 0.0)
-    path = tmp_path / "pool"
-    shares = [Part(number=number + 1, of=parts) for number in reversed(range(parts))]
-    results = [make(path, replace(SMALL_BUILD, part=part, workers=2)) for part in shares]
-    assert sum(result.labelled for result in results) == 96
-    assert [result.manifest is None for result in results] == [True] * (parts - 1) + [False]
-    assert make(path).labelled == 0
-    assert digest(path) == digest(full)
 
 
 def test_an_interrupted_build_resumes(
@@ -244,9 +228,6 @@ def test_what_fails_while_labelling_is_no_reason_to_overwrite(
         run_build(other)
     assert run_build(other, overwrite=True).labelled == 24
     assert digest(pool) != digest(pool_path)
-
-
-# What settings decide
 
 
 TEACHER = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))

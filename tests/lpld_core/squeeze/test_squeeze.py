@@ -1,7 +1,3 @@
-"""Squeezing a folder: its views, resuming, and images that only look the same."""
-
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -153,9 +149,6 @@ def test_groups_follow_from_images_and_batch_size(
 def test_a_moving_average_is_one_task(folder: RealFolder) -> None:
     settings = SqueezeSettings(update="ema", batch_size=1)
     assert len(class_groups(tiny_teacher(), folder, settings)) == 1
-
-
-# Images that have changed since
 
 
 def replace_one(root: Path) -> None:

@@ -1,7 +1,5 @@
 """A teacher whose weights are always the same, and whose code the tests change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 The process of this rank is killed as it begins the step of this number, counted over all epochs of its life.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -3,8 +3,6 @@
 As a script, one of several processes that train all cases together: rank_cases.py PLACE.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

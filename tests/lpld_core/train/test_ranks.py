@@ -3,8 +3,6 @@
 `make ranks` kills a process at five moments and goes on with one, two and three.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

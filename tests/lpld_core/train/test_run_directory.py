@@ -1,7 +1,5 @@
 """What a training run takes for its own in the directory it is given, and what it leaves alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a training run is told: presets, schedules, parameter groups, averaged weights."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

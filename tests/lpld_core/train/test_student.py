@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -280,21 +278,6 @@ def test_stopped_anywhere_a_teacher_resumes_there(
             assert len(seen) == (7 if moment == 3 else 6)
         assert (tmp_path / f"cut{moment}.safetensors").read_bytes() == whole
         assert not (tmp_path / f"cut{moment}.safetensors.unfinished").exists()
-
-
-def test_validation_classes_are_known_by_their_names(train: Train, tmp_path: Path) -> None:
-    other = write_images(tmp_path / "other", per_class=2)
-    (other / "class0").rename(other / "zebra")
-    once = replace(SETTINGS, epochs=1)
-    both = r"first at class 0 .expected class0, got class1.*by-order"
-    with pytest.raises(InvalidArgumentError, match=both):
-        train("a", once, validation=ValidationSet(other, size=(SIDE, SIDE)))
-    assert not (tmp_path / "a").exists()
-    meant = ValidationSet(other, size=(SIDE, SIDE), by_order=True)
-    assert train("b", once, validation=meant).accuracy is not None
-
-
-# The loss
 
 
 OUTPUT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 0.2]])

@@ -10,8 +10,7 @@ from lpld_labels import PoolReader
 from lpld_labels.errors import LabelPoolError, PoolCorruptError
 from lpld_labels.inspect.check import check_pool
 from tests.factories import edit_manifest, make_batches, write_pool
-from tests.golden.crafting.crafted import Crafted
-from tests.golden.crafting.payload_cases import place_groups
+from tests.golden.crafting.crafted import Crafted, place_groups
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
 

@@ -1,7 +1,5 @@
 """`PoolDataset`: items are the loader's rows, for every index, sampler and number of workers."""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter
 from collections.abc import Sequence

@@ -11,12 +11,11 @@ import pytest
 import zstandard
 
 from lpld_labels import PoolReader
-from lpld_labels.errors import ManifestError, PoolCorruptError
+from lpld_labels.errors import LabelPoolError, ManifestError, PoolCorruptError
 from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_BATCH_VALUES, MAX_JSON_BYTES
 from lpld_labels.inspect.check import check_pool
 from tests.factories import edit_manifest
-from tests.golden.crafting.crafted import Crafted
-from tests.golden.crafting.payload_cases import place_groups
+from tests.golden.crafting.crafted import Crafted, place_groups
 from tests.independent_reader import Refused, verify
 from tests.trust.children import Ending, watched
 
@@ -200,9 +199,21 @@ def test_a_file_is_cut_off_after_opening(tmp_path: Path, role: str) -> None:
     assert f"{role}/" in ending.said
 
 
-@pytest.mark.parametrize("role", ["labels", "images"])
+def test_a_manifest_that_is_a_link_out_is_not_read(path: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"password": "hunter2"}')
+    (path / "pool.json").unlink()
+    (path / "pool.json").symlink_to(secret)
+    os.utime(secret, (0, 0))
+    with pytest.raises(LabelPoolError, match="symlink leads outside the pool") as caught:
+        PoolReader(path)
+    assert "hunter2" not in str(caught.value)
+    assert secret.stat().st_atime == 0
+
+
+@pytest.mark.parametrize("role", ["labels", "images", "manifest"])
 def test_a_pipe_for_a_file(path: Path, role: str) -> None:
-    file = path / Crafted(path).path(role)
+    file = path / ("pool.json" if role == "manifest" else Crafted(path).path(role))
     file.unlink()
     os.mkfifo(file)
     _refused(path)

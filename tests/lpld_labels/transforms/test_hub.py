@@ -4,8 +4,6 @@ A server with the hub's endpoints stands in for it. The client reads HF_ENDPOINT
 imported, so every test runs programs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

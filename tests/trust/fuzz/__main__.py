@@ -4,8 +4,6 @@ Each target begins with its corpus and golden files. Seconds are of processor ti
 takes longer and not less. A crash is left in the current directory.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

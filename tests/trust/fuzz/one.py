@@ -1,7 +1,5 @@
 """Fuzz one target with atheris: `python -m tests.trust.fuzz.one TARGET [libFuzzer's options and folders]`."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """What is fuzzed: functions of bytes, each of which may return or raise a LabelPoolError."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -77,9 +75,6 @@ def reached(target: Target, inputs: Iterable[bytes]) -> tuple[int, int]:
     # The line of `def` itself is no line of the function.
     there = {code: {line for _, _, line in code.co_lines() if line} - {code.co_firstlineno} for code in hit}
     return sum(len(lines & hit[code]) for code, lines in there.items()), sum(map(len, there.values()))
-
-
-# Manifest and index
 
 
 def _golden(pattern: str) -> list[bytes]:
@@ -173,9 +168,6 @@ def _payloads(pools: tuple[str, ...]) -> list[bytes]:
     return found
 
 
-# Label files
-
-
 @lru_cache
 def _file() -> Path:
     return Path(_folder().name) / "batch_0.tar"
@@ -219,9 +211,6 @@ def _torch_zips() -> list[bytes]:
         torch.save(batch_list(np.arange(2), np.random.default_rng(0), classes=3, mix=mix), sink)
         found.append(sink.getvalue())
     return found
-
-
-# Images
 
 
 def _image(data: bytes) -> None:

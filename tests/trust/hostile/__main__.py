@@ -3,8 +3,6 @@
 Each is used in a child that may take 1 GB and 10 s, open files below its own folder only, and start nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile
@@ -72,7 +70,7 @@ def main() -> int:
     # Decoders may say that a file is odd; they may not do more.
     warnings.simplefilter("ignore")
     tally = Tally()
-    numbers = range(options.first, options.first + options.cases)
+    numbers = range(options.cases)
     with workplace() as folder:
         for number, ending in zip(numbers, WAYS[which.what](numbers, options.seed, folder), strict=True):
             tally.add(number, ending)

@@ -1,7 +1,5 @@
 """Fuzzed images: small files of every format that is read, and of some that are not, with changed bytes."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import random

@@ -1,7 +1,5 @@
 """Crafted label files: pickles that want more than data, bombs, zips that lie, and valid files spoilt."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

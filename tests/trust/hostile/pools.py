@@ -1,7 +1,5 @@
 """Crafted pools: golden ones with one thing changed on purpose, and the manifest made to agree."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -17,8 +15,7 @@ import pyarrow.parquet as pq
 from lpld_labels import PoolReader
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.inspect.summary import summarise
-from tests.golden.crafting.crafted import PAYLOAD_SETTINGS, TABLE_SETTINGS, Crafted
-from tests.golden.crafting.payload_cases import place_groups
+from tests.golden.crafting.crafted import PAYLOAD_SETTINGS, TABLE_SETTINGS, Crafted, place_groups
 from tests.trust.damage.campaign import GOLDEN
 from tests.trust.hostile.strange_values import FLOATS, TEXTS, strange_frame, strange_npy, strange_value
 from tests.trust.signing import sign

@@ -1,7 +1,5 @@
 """Values, frames and arrays that no program of good faith would write."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import random

@@ -1,7 +1,5 @@
 """Disturb commands at every file-system call: python -m tests.trust.kills [COMMAND...] [--part 1/4]."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -1,7 +1,5 @@
 """The commands that are disturbed: what each starts from and how it is run."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -58,9 +56,6 @@ def cli(line: str, ready: Callable[[], None] | None = save_at_every_chance) -> R
     return run
 
 
-# Pools
-
-
 def make_pool(source: Path) -> None:
     """Write a pool of six batches."""
     images = make_images(classes=CLASSES)
@@ -115,9 +110,6 @@ def make_packed_pool(source: Path) -> None:
     run_pack(source, source / "packed")
 
 
-# Folders of labels
-
-
 def make_folder(source: Path) -> None:
     from tests.lpld_labels.interop.label_folders import write_epochs, write_images
 
@@ -128,9 +120,6 @@ def make_folder(source: Path) -> None:
 def make_damaged_folder(source: Path) -> None:
     make_folder(source)
     (source / "labels" / "epoch_1" / "batch_1.tar").write_bytes(b"damaged")
-
-
-# Labelling and training
 
 
 def make_images_to_label(source: Path) -> None:

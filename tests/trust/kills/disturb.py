@@ -5,8 +5,6 @@ project changes files. Calls are counted; at the chosen one the process is kille
 Files that Python opens, and Parquet files, are wrapped so that every write is a call of its own.
 """
 
-from __future__ import annotations
-
 import builtins
 import errno
 import io

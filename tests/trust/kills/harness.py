@@ -4,8 +4,6 @@ A run is a fork of this process, which has imported everything but never worked 
 a few milliseconds, and none knows of another.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import hashlib

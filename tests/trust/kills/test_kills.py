@@ -1,7 +1,5 @@
 """A sample of what `make kills` and `make faults` do: commands that are disturbed, and then run again."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

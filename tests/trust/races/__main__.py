@@ -4,8 +4,6 @@ Whoever ends, ends well or with a LabelPoolError. Afterwards the pool is whole, 
 had written is missing, and whoever was refused gets its way by running again, alone.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import time
@@ -126,7 +124,7 @@ def main() -> int:
         reader_and_writer,
         prune_while_growing,
     ]
-    for number in range(options.first, options.first + options.cases):
+    for number in range(options.cases):
         draw = random.Random(f"{options.seed} {number}")
         with workplace() as folder:
             for name, ending in ways[number % len(ways)](folder, draw):

@@ -7,8 +7,6 @@ to each, and none may rise by more than its noise. A pool's lineage names every 
 so after some of them the writer begins with a new one: otherwise the pools themselves would grow.
 """
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os
