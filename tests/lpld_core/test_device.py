@@ -3,8 +3,6 @@
 A read of the device is an operation after which the host waits until the GPU has finished.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any

@@ -92,7 +92,8 @@ def test_labels_are_the_teachers_of_views_that_follow_from_the_seed(
         assert pool.header.teachers[0].weights_digest is not None
         (step,) = pool.header.lineage
         assert (step.operation, step.parameters["settings"]["seed"]) == ("build", 7)
-        assert (step.parameters["batches"], step.parameters["threads"]) == (96, 1)
+        assert step.parameters["batches"] == 96
+    assert step.parameters["threads"] >= 1
         batch = pool.read((3, 2))
         pixels = apply_views(batch, ImageStore(FolderImages(images, pool.images)), pool.header.augmentation)
         order = np.argsort(keyed_generator(7, 3).random(27), kind="stable")

@@ -1,7 +1,5 @@
 """`replay="device"`: the training process renders views, and gets what workers render otherwise."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Rendering on a device, on CPU tensors: its pixels are those of `apply_views`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
