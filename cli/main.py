@@ -29,6 +29,7 @@ LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": (".inspect", "Show a pool's contents and size, its card or its recipe."),
     "report": (".report", "Write an HTML report on a pool, or compare several pools."),
     "verify": (".verify", "Check that a pool is intact and its labels are correct."),
+    "doctor": (".doctor", "Check this machine, and measure what limits training on it."),
     "import": (
         ".import_labels",
         "Turn a label folder of another program into a pool; its pickles are not executed.",

@@ -157,7 +157,8 @@ def verb_command(
         command = call_options(call, usual=usual, types=types)(json_option(command))
         for entry in reversed(fields(call)):
             if not entry.kw_only:
-                command = click.argument(entry.name, **_ARGUMENTS.get(entry.name, {"type": FOLDER}))(command)
+                more = {"required": entry.default is MISSING, **_ARGUMENTS.get(entry.name, {"type": FOLDER})}
+                command = click.argument(entry.name, **more)(command)
         parts = (vars(function)["__wrapped__"].__doc__, command.__doc__)
         return click.command(name, cls, help="\n\n".join(map(inspect.cleandoc, parts)))(command)
 
