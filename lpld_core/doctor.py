@@ -88,7 +88,7 @@ class Patient:
             settings={name: getattr(self.settings, name) for name in names},
             checks=checks,
             failed=failed,
-            images_per_second={name: round(speed, 1) for name, speed in self._speeds.items()},
+            images_per_second=self._speeds,
             bottleneck=None if failed else _bottleneck(**self._speeds),
         )
 
@@ -142,7 +142,7 @@ class Patient:
 
         def train(batch: PoolBatch) -> None:
             step = TrainingBatch(batch.images, loss.of(batch.labels, batch.targets))
-            trainer.run_epoch(0, [step], steps=2)
+            trainer.run_epoch(0, [step], steps=2)  # not the last step, which would wait for a GPU
 
         self._speeds["loader"] = self._rate(lambda _: None, stream)
         self._speeds["network"] = self._rate(train, repeat(next(stream)))
@@ -150,7 +150,7 @@ class Patient:
         return "measured"
 
     def _rate(self, use: Callable[[PoolBatch], None], batches: Iterator[PoolBatch]) -> float:
-        """Return images per second."""
+        """Return images per second, to four digits."""
         wait = torch.zeros((), device=self.settings.device).item
         for batch in islice(batches, 1 if self.settings.device == "cpu" else 5):  # warm-up
             use(batch)
@@ -161,7 +161,7 @@ class Patient:
             use(batch)
             rows += len(batch.images)
         wait()
-        return rows / (time.perf_counter() - begin)
+        return float(f"{rows / (time.perf_counter() - begin):.4g}")
 
 
 def _small_pool(folder: Path, settings: TrainSettings) -> Path:
@@ -198,5 +198,5 @@ def _search(pattern: str, path: str) -> str | None:
 
 def _bottleneck(loader: float, network: float, both: float) -> str:
     (slow, slower), (fast, faster) = sorted([(loader, "loader"), (network, "network")])
-    alone = f"{slow:.4g} images/s alone, the {faster} {fast:.4g}"
-    return f"The {slower} is the bottleneck: {alone}, and both together {both:.4g}."
+    alone = f"{slow:,g} images/s alone, the {faster} {fast:,g}"
+    return f"The {slower} is the bottleneck: {alone}, and both together {both:,g}."

@@ -21,11 +21,12 @@ from tests.lpld_core.image_folders import write_images
 from tests.lpld_labels import user_program
 
 VERBS = (
-    *("build", "copy", "encode", "export", "import_labels", "plan", "prune", "recover", "report", "squeeze"),
-    *("summary", "train", "verify"),
+    *("build", "copy", "doctor", "encode", "export", "import_labels", "plan", "prune", "recover", "report"),
+    *("squeeze", "summary", "train", "verify"),
 )
 NEED_TORCH = {
     "build": "'images', 'out', teacher='resnet18'",
+    "doctor": "",
     "recover": "'out', teacher='resnet18', ipc=1, method='sre2l'",
     "squeeze": "'images', 'out', teacher='resnet18'",
     "train": "'pool'",
