@@ -136,7 +136,7 @@ class Patient:
         settings = self.settings = resolved(self.settings, self._reader)
         trainer = Trainer(network_source(settings.student or "").build(self._reader.classes).module, settings)
         loss = StudentLoss(settings, label_kind=self._reader.header.label_kind)
-        options = {"batch_size": settings.batch_size, "num_workers": settings.workers}
+        options: dict[str, Any] = {"batch_size": settings.batch_size, "num_workers": settings.workers}
         loader = self._loader(device=settings.device, replay=settings.replay, **options)
         stream: Iterator[PoolBatch] = (batch for epoch in repeat(loader) for batch in epoch)
 
@@ -188,7 +188,8 @@ def _machine() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": [{"name": gpu.name, "memory_bytes": gpu.total_memory} for gpu in gpus],
     }
-    return {"versions": {**versions, "cuda": torch.version.cuda, "driver": driver}, "devices": devices}
+    versions |= {"torch": torch.__version__, "cuda": torch.version.cuda, "driver": driver}
+    return {"versions": versions, "devices": devices}
 
 
 def _search(pattern: str, path: str) -> str | None:

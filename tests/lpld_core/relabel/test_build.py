@@ -344,6 +344,29 @@ def test_an_ensemble_that_is_given_says_itself_whether_it_is_amp(
         build_pool(images, begun, SMALL, ensemble=ensemble, table=table)
 
 
+@pytest.mark.parametrize(("name", "other"), [("amp", "bf16"), ("amp", "fp16"), ("device", "meta")])
+def test_unfinished_work_keeps_its_precision_and_its_type_of_device(
+    begun: Path, images: Path, table: ImageTable, name: str, other: str
+) -> None:
+    settings = replace(SMALL, **{name: other})
+    ensemble = replace(load_teachers(images, SMALL), amp=settings.amp)
+    with pytest.raises(StagingMismatchError, match=rf"'.*{name}' differs.*got {other}"):
+        build_pool(images, begun, settings, ensemble=ensemble, table=table)
+    assert not (begun / "pool.json").exists()
+
+
+def test_a_finished_pool_grows_on_another_device_and_records_both(
+    whole: Path, images: Path, table: ImageTable, tmp_path: Path
+) -> None:
+    pool = shutil.copytree(whole, tmp_path / "pool")
+    ensemble = load_teachers(images, SMALL)
+    build_pool(images, pool, replace(SMALL, epochs=5, device="meta"), ensemble=ensemble, table=table)
+    with PoolReader(pool) as grown:
+        assert grown.manifest.counts.epochs == 5
+        recorded = [step.parameters["settings"] for step in grown.header.lineage]
+    assert [(known["amp"], known["device"]) for known in recorded] == [("off", "cpu"), ("off", "meta")]
+
+
 def test_the_unfinished_work_of_another_command_is_left_alone(
     make: Make, pool_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
