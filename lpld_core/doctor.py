@@ -150,7 +150,7 @@ class Patient:
         return "measured"
 
     def _rate(self, use: Callable[[PoolBatch], None], batches: Iterator[PoolBatch]) -> float:
-        """Return images per second, to four digits."""
+        """Return images per second."""
         wait = torch.zeros((), device=self.settings.device).item
         for batch in islice(batches, 1 if self.settings.device == "cpu" else 5):  # warm-up
             use(batch)
@@ -161,7 +161,8 @@ class Patient:
             use(batch)
             rows += len(batch.images)
         wait()
-        return float(f"{rows / (time.perf_counter() - begin):.4g}")
+        rate = rows / (time.perf_counter() - begin)
+        return round(rate, 1) if rate < 1000 else round(rate)
 
 
 def _small_pool(folder: Path, settings: TrainSettings) -> Path:
@@ -178,7 +179,8 @@ def _small_pool(folder: Path, settings: TrainSettings) -> Path:
 
 
 def _machine() -> dict[str, Any]:
-    versions = {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    versions |= {name: metadata.version(name) for name in PACKAGES}
     driver = _search(r"\s(\d+\.\d+\S*)\s", "/proc/driver/nvidia/version")
     gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
     devices = {

@@ -73,9 +73,7 @@ def test_it_names_the_check_that_fails(
         patch.setattr(torch, "equal", lambda *_: False)
         one_line_error(cli("doctor", built, *here), "check 'replay' failed", "differ from those of the CPU")
     (file,) = (shutil.copytree(built, tmp_path / "damaged") / "labels").iterdir()
-    damaged = bytearray(file.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    file.write_bytes(damaged)
+    file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
     one_line_error(cli("doctor", tmp_path / "damaged", *here), "check 'read' failed", file.name)
 
     def no_memory(*_: object) -> None:
