@@ -380,8 +380,8 @@ class _DoctorCall(Shows, TeacherOptions):
 def doctor(call: _DoctorCall) -> Diagnosis:
     """Check this machine, and measure what limits training on it. Bug reports need the output of --json.
 
-    Shows versions and devices. Checks on a few batches of POOL that labels decode and views render as on a
-    CPU, and that --teacher gives the labels of one batch. If so, measures images per second: of the loader alone, of
+    Shows versions and devices. Checks that labels of a few batches of POOL decode, and views render, as on a
+    CPU, and that --teacher gives the labels of one. Then measures images per second: of the loader alone, of
     training steps alone, and of both. Without POOL, uses a small pool of random images. The exit code is 1
     if a check fails.
     """
