@@ -26,6 +26,7 @@ LAZY_COMMANDS: dict[str, str] = {
     "inspect": "Show a pool's contents and size, its card or its recipe.",
     "report": "Write an HTML report on a pool, or compare several pools.",
     "verify": "Check that a pool is intact and its labels are correct.",
+    "doctor": "Check this machine, and measure what limits training on it.",
     "import": "Turn a label folder of another program into a pool; its pickles are not executed.",
     "export": "Write a pool as a label folder that older programs read.",
 }

@@ -164,7 +164,8 @@ def verb_command(
         call_options(call, usual=usual, types=types)(json_option(run))
         for entry in reversed(fields(call)):
             if not entry.kw_only:
-                click.argument(entry.name, **_ARGUMENTS.get(entry.name, {"type": FOLDER}))(run)
+                more = {"required": entry.default is MISSING, **_ARGUMENTS.get(entry.name, {"type": FOLDER})}
+                click.argument(entry.name, **more)(run)
         parts = (vars(function)["__wrapped__"].__doc__, command.__doc__)
         return click.command(name, cls, help="\n\n".join(map(inspect.cleandoc, parts)))(run)
 

@@ -1,4 +1,4 @@
-"""The verbs that label and train: build, verify, train. Importing this module does not import torch."""
+"""The verbs build, verify, train and doctor. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lpld_core.options import (
     look_over,
 )
 from lpld_core.settings import BuildSettings, LabelSettings, Precision
-from lpld_core.train.settings import ExperimentName, TrainSettings, preset_named
+from lpld_core.train.settings import ExperimentName, Replay, TrainSettings, preset_named
 from lpld_labels.errors import InvalidArgumentError, UsageError
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.io.addresses import Location, is_address, redact
@@ -28,6 +28,7 @@ from lpld_labels.results import Result
 from lpld_labels.settings import Setting, check_settings, part_of, values_of, verb
 
 if TYPE_CHECKING:
+    from lpld_core.doctor import Diagnosis
     from lpld_core.relabel.build import Build, BuildResult
     from lpld_core.relabel.verify_teacher import TeacherCheck
     from lpld_core.train.evaluate import Accuracy
@@ -355,3 +356,46 @@ def train_in(call: TrainCall, ranks: Ranks) -> TrainResult:
                 overwrite=call.overwrite,
                 ranks=ranks,
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _DoctorCall(Shows, TeacherOptions):
+    pool: Annotated[
+        Location | None, Setting("A pool: a path or an address.  [default: a small new one]", option=False)
+    ] = field(default=None, kw_only=False)
+    images: Annotated[
+        Location | None, Setting("The labelled image folder; not needed if POOL carries its images.")
+    ] = None
+    device: Annotated[
+        str | None, Setting("Device: cpu, cuda, cuda:1, mps ...  [default: cuda if there is one, else cpu]")
+    ] = None
+    student: Annotated[str | None, Setting("Network to train.  [default: as for train]")] = None
+    batch_size: Annotated[int | None, Setting("Rows per step.  [default: the pool's]", ge=1)] = None
+    replay: Annotated[Replay, Setting("Where views are rendered, as for train.")] = "auto"
+    workers: Annotated[int | None, Setting("Loader processes.  [default: as for train]", ge=0)] = None
+    amp: Annotated[Precision, Setting("Mixed precision of student and teacher.")] = "off"
+
+
+@verb(_DoctorCall)
+def doctor(call: _DoctorCall) -> Diagnosis:
+    """Check this machine, and measure what limits training on it. Bug reports need the output of --json.
+
+    Shows versions and devices. Checks that labels of a few batches of POOL decode, and views render, as on a
+    CPU, and that --teacher gives the labels of one. Then measures images per second: of the loader alone, of
+    training steps alone, and of both. Without POOL, uses a small pool of random images. The exit code is 1
+    if a check fails.
+    """
+    import torch
+
+    from lpld_core.doctor import Patient
+
+    if call.pool is None and (call.images is not None or call.teacher):
+        raise UsageError("--images and --teacher require POOL")
+    device = call.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    check_device(device)
+    workers = train_defaults({"device": device})["workers"] if call.workers is None else call.workers
+    settings = part_of(TrainSettings, call, device=device, workers=workers)
+    teachers = call.choices() if call.teacher else ()
+    patient = part_of(Patient, call, teachers=teachers, settings=settings)
+    with progress_of(call.progress).stage("examining") as progress:
+        return patient.examine(progress)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lpld_core.image_verbs import recover, squeeze
     from lpld_core.settings import Part
-    from lpld_core.verbs import build, train, verify
+    from lpld_core.verbs import build, doctor, train, verify
     from lpld_labels.errors import LabelPoolError
     from lpld_labels.format.images import ImageTable
     from lpld_labels.format.manifest import Augmentation, PoolHeader, Teacher
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "lpld_core.image_verbs": ("recover", "squeeze"),
     "lpld_core.settings": ("Part",),
-    "lpld_core.verbs": ("build", "train", "verify"),
+    "lpld_core.verbs": ("build", "doctor", "train", "verify"),
     "lpld_labels.errors": ("LabelPoolError",),
     "lpld_labels.format.images": ("ImageTable",),
     "lpld_labels.format.manifest": ("Augmentation", "PoolHeader", "Teacher"),
@@ -58,6 +58,7 @@ __all__ = [
     "__version__",
     "build",
     "copy",
+    "doctor",
     "encode",
     "export",
     "import_labels",

@@ -116,6 +116,9 @@ MISTAKES: list[tuple[str, int, str]] = [
     (f"recover out {RECOVER} --method rded", 2, "requires --real"),
     (f"recover images/syn {RECOVER} --real images", 1, "the output is inside an input"),
     (f"recover out {RECOVER} --real images --part 1/2 --overwrite", 2, "cannot be combined with --part"),
+    # doctor
+    ("doctor --images images", 2, "require POOL"),
+    ("doctor --device abacus", 2, "'abacus' is not usable here"),
     # analyze
     (f"analyze images {NET}", 2, "Missing option '--real'"),
     # build

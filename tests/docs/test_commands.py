@@ -44,6 +44,7 @@ ELSEWHERE = {
     "docs/howto/install.md": "tests/package/test_wheel.py",
     "docs/howto/remote.md": "tests/lpld_labels/io",  # against servers of S3 and HTTP
     "docs/howto/devices.md": "tests/lpld_core/train/test_ranks.py",  # several processes
+    "docs/howto/gpu.md": "tests/cli/test_doctor.py",
     "docs/clusters.md": "tests/engines",  # Slurm, Ray and GPUs
 }
 """Documents with shell blocks that other tests run, as written or with the same options."""

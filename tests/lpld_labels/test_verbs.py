@@ -15,8 +15,8 @@ from tests.lpld_core.image_folders import write_images
 from tests.lpld_labels import user_program
 
 VERBS = (
-    *("build", "copy", "encode", "export", "import_labels", "plan", "prune", "recover", "report", "squeeze"),
-    *("summary", "train", "verify"),
+    *("build", "copy", "doctor", "encode", "export", "import_labels", "plan", "prune", "recover", "report"),
+    *("squeeze", "summary", "train", "verify"),
 )
 
 

@@ -49,8 +49,23 @@ def main(real: Path, work: Path) -> None:
     page = lpld.report(work / "packed", out=work / "report.html")
     checked = lpld.verify(pool, images=syn, teacher=[NET], weights=[weights], batches=2)
     good: bool = checked.good
+    examined = lpld.doctor(pool, images=syn, teacher=NET, weights=weights, device="cpu", student=NET)
+    failed: str | None = examined.failed
     size: int = lpld.summary(pool).total_bytes
-    for result in (squeezed, made, built, student, half, tenth, small, planned, exported, imported, copied):
+    for result in (
+        squeezed,
+        made,
+        built,
+        student,
+        half,
+        tenth,
+        small,
+        planned,
+        exported,
+        imported,
+        copied,
+        examined,
+    ):
         assert repr(result).startswith(type(result).__name__)
         assert "<table>" in result._repr_html_()
     assert "page: " in repr(page)
@@ -62,3 +77,4 @@ def main(real: Path, work: Path) -> None:
     with lpld.PoolReader(work / "packed") as reader:
         assert reader._repr_html_().count("<img") == 4
     assert good
+    assert failed is None

@@ -93,7 +93,7 @@ def test_labels_are_the_teachers_of_views_that_follow_from_the_seed(
         (step,) = pool.header.lineage
         assert (step.operation, step.parameters["settings"]["seed"]) == ("build", 7)
         assert step.parameters["batches"] == 96
-    assert step.parameters["threads"] >= 1
+        assert step.parameters["threads"] >= 1
         batch = pool.read((3, 2))
         pixels = apply_views(batch, ImageStore(FolderImages(images, pool.images)), pool.header.augmentation)
         order = np.argsort(keyed_generator(7, 3).random(27), kind="stable")
@@ -324,6 +324,29 @@ def test_an_ensemble_that_is_given_says_itself_whether_it_is_amp(
     ensemble = load_teachers(images, replace(SMALL, amp="bf16"))
     with pytest.raises(StagingMismatchError, match=r"'.*amp' differs"):
         build_pool(images, begun, SMALL, ensemble=ensemble, table=table)
+
+
+@pytest.mark.parametrize(("name", "other"), [("amp", "bf16"), ("amp", "fp16"), ("device", "meta")])
+def test_unfinished_work_keeps_its_precision_and_its_type_of_device(
+    begun: Path, images: Path, table: ImageTable, name: str, other: Any
+) -> None:
+    settings = replace(SMALL, **{name: other})
+    ensemble = replace(load_teachers(images, SMALL), amp=settings.amp)
+    with pytest.raises(StagingMismatchError, match=rf"'.*{name}' differs.*got '{other}'"):
+        build_pool(images, begun, settings, ensemble=ensemble, table=table)
+    assert not (begun / "pool.json").exists()
+
+
+def test_a_finished_pool_grows_on_another_device_and_records_both(
+    whole: Path, images: Path, table: ImageTable, tmp_path: Path
+) -> None:
+    pool = shutil.copytree(whole, tmp_path / "pool")
+    ensemble = load_teachers(images, SMALL)
+    build_pool(images, pool, replace(SMALL, epochs=5, device="meta"), ensemble=ensemble, table=table)
+    with PoolReader(pool) as grown:
+        assert grown.manifest.counts.epochs == 5
+        recorded = [step.parameters["settings"] for step in grown.header.lineage]
+    assert [(known["amp"], known["device"]) for known in recorded] == [("off", "cpu"), ("off", "meta")]
 
 
 def test_the_unfinished_work_of_another_command_is_left_alone(

@@ -118,6 +118,33 @@ def test_resuming_ends_with_the_same_weights(train: Train, tmp_path: Path, setti
     assert (again.resumed_from, again.steps) == (4, 24)
 
 
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="training in fp16 requires PyTorch 2.3")
+def test_fp16_resumes_with_its_loss_scale_and_the_sum_of_losses(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SETTINGS, epochs=2, amp="fp16")
+    begin = Trainer.__init__
+
+    def every_third(trainer: Trainer, *given: Any) -> None:
+        begin(trainer, *given)
+        trainer._steps_per_read = 3
+        trainer._scaler.set_growth_interval(2)
+
+    monkeypatch.setattr(Trainer, "__init__", every_third)
+    monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
+    whole = train("whole", settings)
+    for moment in (1, 3):  # of four: six steps an epoch
+        name = f"cut{moment}"
+        with pytest.raises(KeyboardInterrupt):
+            train(name, settings, progress=stopping([], moment))
+        assert train(name, settings).steps == whole.steps == 12
+        for file in ("student.safetensors", "checkpoint.safetensors"):
+            assert_same_tensors(tmp_path / name / file, tmp_path / "whole" / file)
+        ours, theirs = log_of(tmp_path / name), log_of(tmp_path / "whole")
+        assert [{**line, "seconds": 0} for line in ours] == [{**line, "seconds": 0} for line in theirs]
+    assert read_weights(tmp_path / "whole/checkpoint.safetensors").tensors["scaler.scale"] != 2**16
+
+
 def test_replay_on_the_device_ends_with_the_same_weights(train: Train, tmp_path: Path) -> None:
     train("workers", replace(SETTINGS, replay="cpu", workers=1))
     with pytest.raises(KeyboardInterrupt):

@@ -153,7 +153,7 @@ class PretendedStream:
     def __init__(self, name: str, events: list[str]) -> None:
         self.name, self._events = name, events
 
-    def wait_stream(self, other: PretendedStream) -> None:
+    def wait_stream(self, other: "PretendedStream") -> None:
         self._events.append(f"{self.name} waits for {other.name}")
 
 
