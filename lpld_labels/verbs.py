@@ -261,7 +261,9 @@ class _ImportCall(Writes, ImportOptions, ExecutorOptions):
     out: NewPool
     images: Annotated[Location, Setting("Labelled images, one directory per class.")] = field(kw_only=True)
     format: Annotated[
-        Literal["auto", "sre2l", "lpld", "lpqld", "gvbsm", "fkd"],
+        Literal[
+            "auto", "sre2l", "cda", "cudd", "cv-dd", "fadrm", "lpld", "lpqld", "gvbsm", "prism", "edc", "fkd"
+        ],
         Setting("Program that wrote the folder; auto detects it from the layout and one file."),
     ] = field(default="auto", kw_only=True)
     skip_bad: Annotated[
@@ -282,10 +284,11 @@ def import_labels(call: _ImportCall) -> ImportReport:
 
     \b
     Formats:
-      sre2l    epoch_E/batch_B.tar, no image ids (SRe2L, CDA, CV-DD, FADRM)
+      sre2l    epoch_E/batch_B.tar, no image ids (also cda, cudd, cv-dd, fadrm)
       lpld     the same with sampler_indices_epoch.json
       lpqld    batch_N.tar with sampler_indices_batch.json, top-k labels
-      gvbsm    epoch_E/batch_B.tar with image ids in each batch, several teachers
+      gvbsm    epoch_E/batch_B.tar with image ids in each batch, several teachers (also prism)
+      edc      the same with patch indices
       fkd      [[NAME/]train/]CLASS/IMAGE.tar, many crops of each image
     """
     call.require_shared(call.out)

@@ -8,8 +8,9 @@
 [4] box          [r1, c1, r2, c2] in output pixels, row before column (the programs call rows x);
                  None for MixUp and without mixing
 [5] labels       float16 or float32 [B, C], logits before softmax; or top-k values [B, k]
-[6] images       image ids, integers [B] (G-VBSM)
+[6] images       image ids, integers [B] (G-VBSM, EDC)
     or classes   integers [B, k] of the top-k values (LPQLD)
+[7] patches      order of shuffled patches, integers [B, 2, 2]; all 0, as EDC shuffles none
 
 A layout (layouts.py) lists a program's items and the dtypes to write. Other widths can be read, too.
 """
@@ -101,6 +102,7 @@ def parse_batch(saved: object, items: Sequence[Item], *, where: Path) -> BatchFi
     flips, cutouts = file.flips_or_cutouts(rows)
     mix = file.mix(rows)
     labels = file.floats("labels", rows, None)
+    file.require_no_shuffling()
     return BatchFile(
         coords=coords,
         flips=flips,
@@ -156,6 +158,14 @@ class _Items:
                 raise self.error("flips", "finite cut-outs", "NaN or infinity")
             return np.zeros(rows, np.bool_), item
         raise self.error("flips", f"flips bool [{rows}] or cut-outs float [{rows}, {CUTOUT_COLUMNS}]")
+
+    def require_no_shuffling(self) -> None:
+        """Refuse patch indices other than 0. EDC's own code reads them, but leaves the patches in place."""
+        if "patches" in self.values:
+            item = self.values["patches"]
+            rows = len(self.values["coords"])
+            if (self.integers("patches", rows, 2, 2) != 0).any():
+                raise self.error("patches", "0, as EDC's program shuffles no patches", item.max())
 
     def mix(self, rows: int) -> Mix | None:
         strength = self.values["strength"]

@@ -170,6 +170,14 @@ def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
     files = request.folder.files(layout)
     if not files:
         raise LabelSourceError("no label files of this layout", where=root, expected=layout.summary)
+    images = request.images
+    if layout.square and (uneven := np.flatnonzero(images.heights != images.widths)).size:
+        raise ImageMismatchError(
+            "an image is not square",
+            where=images.paths[uneven[0]],
+            expected=f"square images: {layout.name} divides rows by the width of the image",
+            got=f"{images.heights[uneven[0]]} x {images.widths[uneven[0]]} pixels",
+        )
     sample = first_readable(files, partial(read_batch_file, items=layout.items))
     places = _PLACES[layout.ids](request, sample)
     if places.numbers is None and (extra := sorted(request.batches.keys() - places.rows.keys())):

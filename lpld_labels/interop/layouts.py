@@ -15,7 +15,7 @@ from typing import Literal
 
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.format.manifest import EnsembleRule
-from lpld_labels.format.records import BatchKey
+from lpld_labels.format.records import BatchKey, LabelKind
 from lpld_labels.interop.batch_file import Item
 
 Triple = tuple[float, float, float]
@@ -62,11 +62,13 @@ Ids = Literal["sampler", "epoch lists", "batch lists", "items"]
 class Layout:
     """The label folder of a program.
 
-    file: path template of a batch file; without {epoch} if batch numbers continue across epochs. Empty if
-        there is a file per image.
+    file: path template of a batch file; without {epoch} if batch numbers continue across epochs, without
+        {batch} if a file holds the batches of an epoch. Empty if there is a file per image.
     items: items of the list in a batch file (batch_file.py).
-    ids: where image ids come from: a seeded sampler, one JSON file (ids_file) of lists, or the items.
+    ids: where image ids come from: a seeded sampler, one file (ids_file) of lists, or the items.
     several_teachers: whether labels combine the logits of several teachers.
+    resize: how the program resizes crops. square: whether it requires square images.
+    temperature: the program's default for labels that are probabilities.
     programs: number of classes -> the published program that writes such folders.
     views: view size -> normalisation, for the data sets that the program's trainers support.
     """
@@ -78,6 +80,10 @@ class Layout:
     ids: Ids = "items"
     ids_file: str = ""
     several_teachers: bool = False
+    resize: str = "pil"
+    square: bool = False
+    label_kind: LabelKind = "logits"
+    temperature: float = 1.0
     programs: Mapping[int, Program] = field(default_factory=dict)
     views: Mapping[int, Normalisation] = field(default_factory=dict)
 
@@ -94,7 +100,7 @@ _SIX = (
 
 SRE2L = Layout(
     name="sre2l",
-    summary="epoch_E/batch_B.tar without image ids (SRe2L, CDA, CV-DD, FADRM)",
+    summary="epoch_E/batch_B.tar without image ids (SRe2L, CDA, CUDD, CV-DD, FADRM)",
     file=_EPOCHS,
     items=_SIX,
     ids="sampler",
@@ -142,7 +148,7 @@ LPQLD = Layout(
 
 GVBSM = Layout(
     name="gvbsm",
-    summary="epoch_E/batch_B.tar with image ids in every batch (G-VBSM)",
+    summary="epoch_E/batch_B.tar with image ids in every batch (G-VBSM, PRISM)",
     file=_EPOCHS,
     items=(*_SIX, Item("images", "i8")),
     several_teachers=True,
@@ -157,14 +163,35 @@ GVBSM = Layout(
     views={224: IMAGENET, 64: IMAGENET, 32: CIFAR},
 )
 
+# Crops are cut from tensors, and rows are divided by the image's width. The programs for small images write
+# G-VBSM's layout.
+_EDC_224 = Program("EDC's program", IMAGENET, side=224, ensemble="average")
+EDC = Layout(
+    name="edc",
+    summary="epoch_E/batch_B.tar with image ids and patch indices in every batch (EDC)",
+    file=_EPOCHS,
+    items=(*_SIX, Item("images", "i8"), Item("patches", "i4")),
+    several_teachers=True,
+    resize="torch",
+    square=True,
+    programs={1000: _EDC_224, 10: _EDC_224},
+)
+
 FKD = Layout(
     name="fkd",
     summary="[[NAME/]train/]CLASS/IMAGE.tar, crops and labels by image (FKD)",
+    resize="pil_bicubic",
+    label_kind="probabilities",
     programs={1000: Program("FKD's program", IMAGENET)},
 )
 
-LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, FKD)}
+LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, EDC, FKD)}
 """Layouts by name, in the order of detection. LPLD comes first: SRe2L only lacks the file of ids."""
+SAME_LAYOUT: Mapping[str, str] = {
+    **dict.fromkeys(("cda", "cudd", "cv-dd", "fadrm"), SRE2L.name),
+    "prism": GVBSM.name,
+}
+"""Other programs -> the layout that they write."""
 HEADER_FILE = "lpld-labels.json"
 """Header of an exported pool. Layouts without `ids_file` lack it: their trainers count all files."""
 SIDE_FILES = frozenset({HEADER_FILE, *(layout.ids_file for layout in LAYOUTS.values() if layout.ids_file)})

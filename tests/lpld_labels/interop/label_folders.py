@@ -76,11 +76,14 @@ def write_epochs(
     old: bool = False,
     ids_file: bool = False,
     ids_in_batch: bool = False,
+    patches: bool = False,
     cutout: bool = False,
     classes: int = CLASSES,
     size: int = SIZE,
 ) -> Path:
     """Write a folder of epochs: SRe2L's, with a file of ids LPLD's, with ids in the batch G-VBSM's.
+
+    patches: as EDC's program saves them after the ids: an order of patches that it never shuffles.
 
     cutout: as LPLD's program for ImageNet-21K saves it in the place of the flips: centre, sides, colour.
     """
@@ -100,6 +103,8 @@ def write_epochs(
                 content[1] = torch.from_numpy(np.concatenate([centres, sides, colours], 1)).float()
             if ids_in_batch:
                 content.append(torch.from_numpy(part.astype(np.int64)))
+            if patches:
+                content.append(torch.zeros(len(part), 2, 2).int())
             torch.save(content, folder / f"epoch_{epoch}" / f"batch_{number}.tar")
     if ids_file:
         (folder / "sampler_indices_epoch.json").write_text(json.dumps(stored))
