@@ -262,10 +262,11 @@ class _ImportCall(Writes, ImportOptions, ExecutorOptions):
     images: Annotated[Location, Setting("Labelled images, one directory per class.")] = field(kw_only=True)
     format: Annotated[
         Literal[
-            "auto", "sre2l", "cda", "cudd", "cv-dd", "fadrm", "lpld", "lpqld", "gvbsm", "prism", "edc", "fkd"
+            "auto", "sre2l", "cda", "cudd", "cv-dd", "fadrm", "lpld", "lpqld", "gvbsm", "prism", "edc", "wmdd",
+            "hald", "fkd",
         ],
         Setting("Program that wrote the folder; auto detects it from the layout and one file."),
-    ] = field(default="auto", kw_only=True)
+    ] = field(default="auto", kw_only=True)  # fmt: skip
     skip_bad: Annotated[
         bool, Setting("Skip damaged or missing files; they are reported and recorded in the pool.")
     ] = field(default=False, kw_only=True)
@@ -289,6 +290,8 @@ def import_labels(call: _ImportCall) -> ImportReport:
       lpqld    batch_N.tar with sampler_indices_batch.json, top-k labels
       gvbsm    epoch_E/batch_B.tar with image ids in each batch, several teachers (also prism)
       edc      the same with patch indices
+      wmdd     epoch_E/batch_B.tar with weights of rows, which --drop-weights leaves out
+      hald     epoch_E.tar with sampler_indices_dict.pt, probabilities
       fkd      [[NAME/]train/]CLASS/IMAGE.tar, many crops of each image
     """
     call.require_shared(call.out)

@@ -96,6 +96,8 @@ def batch_target(request: Request, sample: BatchFile, batch_size: int) -> Target
     columns, dtype = sample.labels.shape[1], sample.labels.dtype
     codec: Codec = Float32Codec() if dtype == "float32" else Float16Codec()
     top = ""
+    if header.label_kind == "probabilities":
+        temperature(request)
     if sample.classes is not None:
         codec = TopKCodec(k=columns, value_bits=dtype.itemsize * 8)
         top = f", top {columns} kept"
@@ -210,6 +212,13 @@ def resize(request: Request) -> str:
             f"{words[request.layout.resize]}, as the labelling program has it (--resize)"
         )
     return request.options.resize or request.layout.resize
+
+
+def temperature(request: Request) -> None:
+    """Note the temperature of stored probabilities: the given one, else the program's default."""
+    found = request.options.temperature or request.layout.temperature
+    request.notes.results["temperature"] = found
+    request.notes.assumed.append(f"softmax at temperature {found:g} (--temperature)")
 
 
 def teachers(request: Request, classes: int, program: Program | None) -> tuple[Teacher, ...]:

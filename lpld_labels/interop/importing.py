@@ -43,7 +43,7 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey, BoolArray, IntArray, LabelArray, ViewBatch
 from lpld_labels.interop import import_target
-from lpld_labels.interop.batch_file import parse_batch
+from lpld_labels.interop.batch_file import parse_batch, read_batches
 from lpld_labels.interop.import_batches import BatchFiles, plan_batches
 from lpld_labels.interop.import_target import Request, Target, first_readable
 from lpld_labels.interop.layouts import LAYOUTS, SAME_LAYOUT, LabelFolder, Layout, list_label_folder
@@ -204,7 +204,7 @@ def plan_images(request: Request, *, skip_bad: bool) -> ImageFiles:
     classes = options.classes or import_target.likely_classes(request, int(sample.classes.max()))
     side, resize = import_target.output_size(request), import_target.resize(request)
     if sample.kind != "hard":
-        notes.assumed.append(f"softmax at temperature {options.temperature:g} (--temperature)")
+        import_target.temperature(request)
     header = PoolHeader(
         classes=classes,
         batch_size=options.batch_size,
@@ -391,23 +391,23 @@ def _layout_of(folder: LabelFolder, name: str) -> Layout:
     layouts = [
         layout
         for layout in LAYOUTS.values()
-        if folder.files(layout) and (layout.ids != "epoch lists" or folder.has_ids(layout))
+        if folder.files(layout) and (layout.name != "lpld" or folder.has_ids(layout))
     ]
     if not layouts:
         raise LabelSourceError(
             "no label files of a known layout",
             where=folder.root,
-            expected="epoch_E/batch_B.tar, batch_N.tar or CLASS/IMAGE.tar",
+            expected="epoch_E/batch_B.tar, epoch_E.tar, batch_N.tar or CLASS/IMAGE.tar",
             got=", ".join(folder.unknown[:3]) or "nothing",
         )
     if not layouts[0].file:
         return layouts[0]
 
     def fitting(path: Path) -> Layout:
-        saved = read_torch_file(path)
+        saved = read_batches(path, layouts[0].file)
 
         def fit(layout: Layout) -> Layout:
-            parse_batch(saved, layout.items, where=path)
+            parse_batch(saved[0], layout.items, where=path)
             return layout
 
         return first_readable(layouts, fit)

@@ -177,6 +177,32 @@ EDC = Layout(
     programs={1000: _EDC_224, 10: _EDC_224},
 )
 
+WMDD = Layout(
+    name="wmdd",
+    summary="epoch_E/batch_B.tar with a weight for each row, without image ids (WMDD)",
+    file=_EPOCHS,
+    items=(*_SIX, Item("weights")),
+    ids="sampler",
+    programs={1000: Program("WMDD's program", IMAGENET)},
+)
+
+# Labels are softened, and crops are rounded to half precision. The trainer's temperature is 20, too.
+HALD = Layout(
+    name="hald",
+    summary="epoch_E.tar with the batches of an epoch, sampler_indices_dict.pt (HALD)",
+    file="epoch_{epoch}.tar",
+    items=(Item("coords", "f2"), *_SIX[1:]),
+    ids="epoch lists",
+    ids_file="sampler_indices_dict.pt",
+    label_kind="probabilities",
+    temperature=20.0,
+    programs={
+        1000: Program("HALD's program for ImageNet-1K", IMAGENET, side=224),
+        200: Program("HALD's program for Tiny-ImageNet", IMAGENET, side=64),
+        100: Program("HALD's program for CIFAR-100", CIFAR, side=32),
+    },
+)
+
 FKD = Layout(
     name="fkd",
     summary="[[NAME/]train/]CLASS/IMAGE.tar, crops and labels by image (FKD)",
@@ -185,7 +211,9 @@ FKD = Layout(
     programs={1000: Program("FKD's program", IMAGENET)},
 )
 
-LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, EDC, FKD)}
+LAYOUTS: Mapping[str, Layout] = {
+    layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, EDC, WMDD, HALD, FKD)
+}
 """Layouts by name, in the order of detection. LPLD comes first: SRe2L only lacks the file of ids."""
 SAME_LAYOUT: Mapping[str, str] = {
     **dict.fromkeys(("cda", "cudd", "cv-dd", "fadrm"), SRE2L.name),
@@ -214,7 +242,8 @@ _FOLDERS = [_pattern(file.rpartition("/")[0]) for file in _FILES if "/" in file]
 class LabelFolder:
     """The files of a label folder, listed without opening any.
 
-    batches: `Layout.file` -> key -> path; all keys have epoch 0 if batch numbers continue across epochs.
+    batches: `Layout.file` -> key -> path; all keys have epoch 0 if batch numbers continue across epochs, and
+        batch 0 if a file holds an epoch.
     by_image: (class folder, stem) -> path; empty if there are batches. unknown: names that match no layout.
     """
 
@@ -252,7 +281,7 @@ def list_label_folder(root: Path) -> LabelFolder:
     batches: dict[str, dict[BatchKey, Path]] = {}
     for file, pattern in _FILES.items():
         found = [(match.groupdict(), name) for name in names if (match := pattern.fullmatch(name))]
-        keys = {BatchKey(int(part.get("epoch", 0)), int(part["batch"])): name for part, name in found}
+        keys = {BatchKey(int(part.get("epoch", 0)), int(part.get("batch", 0))): name for part, name in found}
         batches[file] = {key: root / keys[key] for key in sorted(keys)}
     by_image = {} if any(batches.values()) else _image_files(root)
     known = {path for found in batches.values() for path in found.values()}
