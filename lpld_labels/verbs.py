@@ -262,8 +262,8 @@ class _ImportCall(Writes, ImportOptions, ExecutorOptions):
     images: Annotated[Location, Setting("Labelled images, one directory per class.")] = field(kw_only=True)
     format: Annotated[
         Literal[
-            "auto", "sre2l", "cda", "cudd", "cv-dd", "fadrm", "lpld", "lpqld", "gvbsm", "prism", "edc", "wmdd",
-            "hald", "fkd",
+            "auto", "sre2l", "cda", "cudd", "cv-dd", "fadrm", "lpld", "lpqld",
+            "gvbsm", "prism", "edc", "wmdd", "hald", "fkd",
         ],
         Setting("Program that wrote the folder; auto detects it from the layout and one file."),
     ] = field(default="auto", kw_only=True)  # fmt: skip

@@ -136,8 +136,10 @@ def write_flat(
     return saved
 
 
-def write_hald(folder: Path, *, epochs: int = 2, images: int = IMAGES, classes: int = 100) -> Path:
-    """Write a file of batches for each epoch, as HALD does: float16 crops, probabilities at temperature 20."""
+def write_hald(
+    folder: Path, *, epochs: int = 2, images: int = IMAGES, classes: int = 100, size: int = SIZE
+) -> Path:
+    """Write a file of batches for each epoch, as HALD does: float16 crops, softmax at temperature 20."""
     rng = np.random.default_rng(0)
     stored = {}
     folder.mkdir(parents=True)
@@ -146,7 +148,7 @@ def write_hald(folder: Path, *, epochs: int = 2, images: int = IMAGES, classes: 
         generator.manual_seed(42 + epoch)
         stored[str(epoch)] = torch.randperm(images, generator=generator).tolist()
         parts = np.split(np.array(stored[str(epoch)]), range(BATCH, images, BATCH))
-        batches = [batch_list(part, rng, classes=classes) for part in parts]
+        batches = [batch_list(part, rng, classes=classes, size=size) for part in parts]
         for batch in batches:
             batch[0], batch[5] = batch[0].half(), (batch[5].float() / 20).softmax(1).half()
         torch.save(batches, folder / f"epoch_{epoch}.tar")

@@ -161,32 +161,32 @@ def hald(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("crops", ["labelled", "replayed"])
-def test_hald(tmp_path: Path, hald: tuple[Path, Path], crops: Any) -> None:
-    """Its trainer rounds a float16 fraction times the side down, so half its crops are off by a pixel."""
-    source, images = hald
+def test_hald(tmp_path: Path, crops: Any) -> None:
+    """Its trainer rounds a float16 fraction times the side down, so many of its crops are off by a pixel."""
+    source = write_hald(tmp_path / "labels", classes=1000, size=224)
+    images = write_images(tmp_path / "images", size=224)
     report = import_labels(source, tmp_path / "pool", images=images, options=ImportOptions(crops=crops))
     assert (report.format, report.batches, report.rows, report.holes) == ("hald", 6, 40, ())
-    assert any(
-        f"crops of {'the teacher' if crops == 'labelled' else 'HALD'}" in line for line in report.assumed
-    )
+    whose = "the teacher" if crops == "labelled" else "HALD's trainer"
+    assert any(f"crops of {whose}" in line for line in report.assumed)
     stored = torch.load(source / "sampler_indices_dict.pt", weights_only=True)
     moved = 0
     with PoolReader(tmp_path / "pool") as pool:
-        assert (pool.header.label_kind, pool.header.teachers[0].mean) == ("probabilities", CIFAR.mean)
+        assert (pool.header.label_kind, pool.header.teachers[0].mean) == ("probabilities", IMAGENET.mean)
         assert pool.header.lineage[-1].parameters["temperature"] == 20
         for key in pool.keys:
             saved = torch.load(source / f"epoch_{key.epoch}.tar", weights_only=False)[key.batch]
             views = pool.read_views(key)
             assert views.images.tolist() == stored[str(key.epoch)][8 * key.batch : 8 * key.batch + 8]
             assert pool.read_labels(key).tobytes() == saved[5].numpy().tobytes()
-            down = [[int(part.float().item() * 32) for part in row] for row in saved[0]]
-            labelled = (saved[0].double() * 32).round().int().tolist()
+            down = [[int(part.float().item() * 224) for part in row] for row in saved[0]]
+            labelled = (saved[0].double() * 224).round().int().tolist()
             moved += down != labelled
             assert views.crops.tolist() == (down if crops == "replayed" else labelled)
             assert views.flips.tolist() == saved[1].tolist()
             assert views.mix is not None
             assert (views.mix.partner.tolist(), views.mix.strength) == (saved[2].tolist(), saved[3])
-    assert moved == 0, "fractions of 32 are exact in half precision"
+    assert moved == 6
 
 
 def test_replayed_crops_of_hald_are_rounded_down() -> None:
@@ -283,7 +283,5 @@ def test_ids_of_the_wrong_form(tmp_path: Path, hald: tuple[Path, Path], name: st
 def test_an_epoch_with_too_many_instructions(tmp_path: Path, hald: tuple[Path, Path]) -> None:
     source, images = hald
     torch.save([[1.5] * 1_100_000], source / "epoch_0.tar")
-    with pytest.raises(
-        LabelFileError, match=r"epoch_0\.tar.*(instructions|values)|(instructions|values).*epoch_0"
-    ):
+    with pytest.raises(LabelFileError, match=r"more than \d+ (instructions|values)"):
         import_labels(source, tmp_path / "pool", images=images, label_format="hald")
