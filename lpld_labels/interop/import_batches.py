@@ -211,42 +211,11 @@ def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
     files = request.folder.files(layout)
     if not files:
         raise LabelSourceError("no label files of this layout", where=root, expected=layout.summary)
-    images = request.images
-    if layout.square and (uneven := np.flatnonzero(images.heights != images.widths)).size:
-        raise ImageMismatchError(
-            "an image is not square",
-            where=images.paths[uneven[0]],
-            expected=f"square images: {layout.name} divides rows by the width of the image",
-            got=f"{images.heights[uneven[0]]} x {images.widths[uneven[0]]} pixels",
-        )
-    notes, options = request.notes, request.options
-    if any(item.name == "weights" for item in layout.items):
-        what = f"{layout.name}'s trainer multiplies the loss of each row by a weight"
-        if not options.drop_weights:
-            raise LabelSourceError(
-                f"pools have no place for weights: {what}",
-                where=root,
-                hint="--drop-weights imports everything else; the weights of images are in the program's "
-                "sample_weights.txt",
-            )
-        notes.odd.append(f"the weights are dropped: {what}")
+    _require_expressible(request)
     sample = first_readable(
         files, lambda path: parse_batch(read_batches(path, layout.file)[0], layout.items, where=path)
     )
-    largest = max(int(images.heights.max()), int(images.widths.max()))
-    if largest > exact_sizes(sample.coords.dtype):
-        notes.odd.append(
-            f"{sample.coords.dtype} crops cannot address every pixel of a {largest}-pixel image: "
-            "crops of the largest images may be off by one pixel"
-        )
-    round_down = layout is HALD and options.crops == "replayed"
-    if layout is HALD:
-        whose = "HALD's trainer, which rounds pixels down" if round_down else "the teacher"
-        notes.assumed.append(f"crops of {whose} (--crops)")
-        notes.odd.append(
-            "HALD runs teachers with BatchNorm in training mode, except on images of RDED: "
-            "`verify --teacher` will not confirm other labels"
-        )
+    round_down = _rounds_down(request, sample)
     places = _PLACES[layout.ids](request, sample)
     if places.numbers is None and (extra := sorted(request.batches.keys() - places.rows.keys())):
         raise LabelSourceError(
@@ -268,6 +237,49 @@ def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
     return BatchFiles(
         root=root, layout=layout, places=places, target=target, round_down=round_down, skip_bad=skip_bad
     )
+
+
+def _require_expressible(request: Request) -> None:
+    """Refuse images and row weights that a pool cannot express as the layout's program means them."""
+    layout, notes, options = request.layout, request.notes, request.options
+    images = request.images
+    if layout.square and (uneven := np.flatnonzero(images.heights != images.widths)).size:
+        raise ImageMismatchError(
+            "an image is not square",
+            where=images.paths[uneven[0]],
+            expected=f"square images: {layout.name} divides rows by the width of the image",
+            got=f"{images.heights[uneven[0]]} x {images.widths[uneven[0]]} pixels",
+        )
+    if any(item.name == "weights" for item in layout.items):
+        what = f"{layout.name}'s trainer multiplies the loss of each row by a weight"
+        if not options.drop_weights:
+            raise LabelSourceError(
+                f"pools have no place for weights: {what}",
+                where=request.folder.root,
+                hint="--drop-weights imports everything else; the weights of images are in the program's "
+                "sample_weights.txt",
+            )
+        notes.odd.append(f"the weights are dropped: {what}")
+
+
+def _rounds_down(request: Request, sample: BatchFile) -> bool:
+    """Whether to round crops down (see `crops_in_pixels`). Notes what is assumed of crops."""
+    layout, images, notes = request.layout, request.images, request.notes
+    largest = max(int(images.heights.max()), int(images.widths.max()))
+    if largest > exact_sizes(sample.coords.dtype):
+        notes.odd.append(
+            f"{sample.coords.dtype} crops cannot address every pixel of a {largest}-pixel image: "
+            "crops of the largest images may be off by one pixel"
+        )
+    round_down = layout is HALD and request.options.crops == "replayed"
+    if layout is HALD:
+        whose = "HALD's trainer, which rounds pixels down" if round_down else "the teacher"
+        notes.assumed.append(f"crops of {whose} (--crops)")
+        notes.odd.append(
+            "HALD runs teachers with BatchNorm in training mode, except on images of RDED: "
+            "`verify --teacher` will not confirm other labels"
+        )
+    return round_down
 
 
 def _without_lists(request: Request, sample: BatchFile) -> Places:

@@ -15,7 +15,8 @@ from typing import Literal
 
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.format.manifest import EnsembleRule
-from lpld_labels.format.records import BatchKey, LabelKind
+from lpld_labels.format.records import BatchKey
+from lpld_labels.format.schema import LabelKind
 from lpld_labels.interop.batch_file import Item
 
 Triple = tuple[float, float, float]

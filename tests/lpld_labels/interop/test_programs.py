@@ -20,12 +20,16 @@ from lpld_labels.errors import (
     UnsafePickleError,
 )
 from lpld_labels.format.manifest import ENSEMBLE_WORDS
+from lpld_labels.interop.batch_file import read_batches
 from lpld_labels.interop.importing import import_labels
-from lpld_labels.interop.layouts import CIFAR, IMAGENET
+from lpld_labels.interop.layouts import CIFAR, HALD, IMAGENET
 from lpld_labels.interop.pixels import crops_in_pixels
 from lpld_labels.interop.settings import ImportOptions
+from lpld_labels.interop.torch_file import read_id_lists
 from tests.lpld_labels.interop.label_folders import write_epochs, write_hald, write_images
 from tests.lpld_labels.interop.restated import image_files, mixed, normalised, replayed, small_teacher
+from tests.lpld_labels.interop.test_torch_file import save
+from tests.trust.children import watched
 
 PROGRAMS: dict[str, dict[str, Any]] = {
     "edc": {"ids_in_batch": True, "patches": True, "classes": 10, "size": 224},
@@ -285,3 +289,22 @@ def test_an_epoch_with_too_many_instructions(tmp_path: Path, hald: tuple[Path, P
     torch.save([[1.5] * 1_100_000], source / "epoch_0.tar")
     with pytest.raises(LabelFileError, match=r"more than \d+ (instructions|values)"):
         import_labels(source, tmp_path / "pool", images=images, label_format="hald")
+
+
+BOMBS: dict[str, tuple[bytes, Callable[[Path], object]]] = {
+    "lists": (b"](" + b"]" * ((1 << 21) - 6) + b"e.", lambda path: read_batches(path, HALD.file)),
+    "noted lists": (b"](" + b"]\x94" * ((1 << 20) - 4) + b"e.", lambda path: read_batches(path, HALD.file)),
+    "floats": (b"](" + b"G?aaaaaaa" * ((1 << 21) - 6) + b"e.", lambda path: read_batches(path, HALD.file)),
+    "dictionaries": (b"](" + b"}" * ((1 << 22) - 6) + b"e.", read_id_lists),
+    "numbers": (b"](" + b"Jaaaa" * ((1 << 22) - 6) + b"e.", read_id_lists),
+    "one key": (b"}(" + b"Jaaaa" * ((1 << 22) - 6) + b"u.", read_id_lists),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_of_an_epoch_stays_within_its_bounds(tmp_path: Path, name: str) -> None:
+    program, read = BOMBS[name]
+    path = save(tmp_path / "epoch_0.tar", b"\x80\x02" + program)
+    megabytes = 700 + 4 * path.stat().st_size // 1_000_000
+    found = watched(lambda: read(path) and None, megabytes=megabytes, seconds=30.0)
+    assert found.kind == "refused", found
