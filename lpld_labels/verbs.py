@@ -261,9 +261,12 @@ class _ImportCall(Writes, ImportOptions, ExecutorOptions):
     out: NewPool
     images: Annotated[Location, Setting("Labelled images, one directory per class.")] = field(kw_only=True)
     format: Annotated[
-        Literal["auto", "sre2l", "lpld", "lpqld", "gvbsm", "fkd"],
+        Literal[
+            "auto", "sre2l", "cda", "cudd", "cv-dd", "fadrm", "lpld", "lpqld",
+            "gvbsm", "prism", "edc", "wmdd", "hald", "fkd",
+        ],
         Setting("Program that wrote the folder; auto detects it from the layout and one file."),
-    ] = field(default="auto", kw_only=True)
+    ] = field(default="auto", kw_only=True)  # fmt: skip
     skip_bad: Annotated[
         bool, Setting("Skip damaged or missing files; they are reported and recorded in the pool.")
     ] = field(default=False, kw_only=True)
@@ -282,10 +285,13 @@ def import_labels(call: _ImportCall) -> ImportReport:
 
     \b
     Formats:
-      sre2l    epoch_E/batch_B.tar, no image ids (SRe2L, CDA, CV-DD, FADRM)
+      sre2l    epoch_E/batch_B.tar, no image ids (also cda, cudd, cv-dd, fadrm)
       lpld     the same with sampler_indices_epoch.json
       lpqld    batch_N.tar with sampler_indices_batch.json, top-k labels
-      gvbsm    epoch_E/batch_B.tar with image ids in each batch, several teachers
+      gvbsm    epoch_E/batch_B.tar with image ids in each batch, several teachers (also prism)
+      edc      the same with patch indices
+      wmdd     epoch_E/batch_B.tar with weights of rows, which --drop-weights leaves out
+      hald     epoch_E.tar with sampler_indices_dict.pt, probabilities
       fkd      [[NAME/]train/]CLASS/IMAGE.tar, many crops of each image
     """
     call.require_shared(call.out)

@@ -8,8 +8,10 @@
 [4] box          [r1, c1, r2, c2] in output pixels, row before column (the programs call rows x);
                  None for MixUp and without mixing
 [5] labels       float16 or float32 [B, C], logits before softmax; or top-k values [B, k]
-[6] images       image ids, integers [B] (G-VBSM)
+[6] images       image ids, integers [B] (G-VBSM, EDC)
     or classes   integers [B, k] of the top-k values (LPQLD)
+    or weights   floats [B] (WMDD); dropped
+[7] patches      order of shuffled patches, integers [B, 2, 2]; all 0, as EDC shuffles none
 
 A layout (layouts.py) lists a program's items and the dtypes to write. Other widths can be read, too.
 """
@@ -29,7 +31,7 @@ from lpld_labels.format.limits import MAX_SIDE
 from lpld_labels.format.records import BoolArray, Box, IntArray, LabelArray, Mix
 from lpld_labels.format.schema import MixKind
 from lpld_labels.interop.pixels import CUTOUT_COLUMNS
-from lpld_labels.interop.torch_file import read_torch_file
+from lpld_labels.interop.torch_file import ONE_EPOCH, read_torch_file
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.floating[Any]]
@@ -77,6 +79,17 @@ def read_batch_file(path: Path, items: Sequence[Item]) -> BatchFile:
     return parse_batch(read_torch_file(path), items, where=path)
 
 
+def read_batches(path: Path, layout_file: str) -> list[Any]:
+    """Return the contents of each batch in a file, not validated. layout_file: see `Layout.file`."""
+    if "{batch}" in layout_file:
+        return [read_torch_file(path)]
+    saved = read_torch_file(path, ONE_EPOCH)
+    if not isinstance(saved, list) or not saved:
+        got = f"a list of {len(saved)}" if isinstance(saved, list) else type(saved).__name__
+        raise LabelFileError("not the batches of an epoch", where=path, expected="a list of batches", got=got)
+    return saved
+
+
 def parse_batch(saved: object, items: Sequence[Item], *, where: Path) -> BatchFile:
     """Validate the contents of a batch file."""
     least = sum(not item.optional for item in items)
@@ -101,6 +114,8 @@ def parse_batch(saved: object, items: Sequence[Item], *, where: Path) -> BatchFi
     flips, cutouts = file.flips_or_cutouts(rows)
     mix = file.mix(rows)
     labels = file.floats("labels", rows, None)
+    file.require_no_shuffling()
+    file.require_weights(rows)
     return BatchFile(
         coords=coords,
         flips=flips,
@@ -156,6 +171,20 @@ class _Items:
                 raise self.error("flips", "finite cut-outs", "NaN or infinity")
             return np.zeros(rows, np.bool_), item
         raise self.error("flips", f"flips bool [{rows}] or cut-outs float [{rows}, {CUTOUT_COLUMNS}]")
+
+    def require_no_shuffling(self) -> None:
+        """Refuse patch indices other than 0. EDC's own code reads them, but leaves the patches in place."""
+        if "patches" in self.values:
+            item = self.values["patches"]
+            rows = len(self.values["coords"])
+            if (self.integers("patches", rows, 2, 2) != 0).any():
+                raise self.error("patches", "0, as EDC's program shuffles no patches", item.max())
+
+    def require_weights(self, rows: int) -> None:
+        if "weights" in self.values:
+            item = self.values["weights"]
+            if not isinstance(item, np.ndarray) or item.dtype.kind != "f" or item.shape != (rows,):
+                raise self.error("weights", f"floats [{rows}]")
 
     def mix(self, rows: int) -> Mix | None:
         strength = self.values["strength"]

@@ -6,7 +6,7 @@ samples beyond a multiple of the dataset's size; here it is discarded. A permuta
 the CPU: a Fisher-Yates shuffle that takes 32 bits of MT19937 per step, modulo the number of elements left.
 
 LPLD and LPQLD write ``{"0": [6, 33, ...], "1": [...]}``, keyed by epoch or batch number. A file can hold
-tens of millions of ids, so lists are converted on access.
+tens of millions of ids, so lists are converted on access. HALD saves the same with torch.save.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from lpld_labels.errors import InvalidArgumentError, LabelSourceError
 from lpld_labels.format.limits import MAX_INDEX
 from lpld_labels.format.records import IntArray
 from lpld_labels.interop.settings import DEFAULT_SAMPLER_SEED
+from lpld_labels.interop.torch_file import read_id_lists
 from lpld_labels.io.random_access import read_regular
 
 Era = Literal["old", "new"]
@@ -80,6 +81,10 @@ class IdLists:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._last = -1, np.empty(0, np.int32)
+        if path.suffix == ".pt":
+            self._lists: dict[int, Any] = self._by_number(read_id_lists(path))
+            return
         try:
             data = read_regular(path, most=MAX_LIST_FILE_BYTES)
         except OSError as error:
@@ -91,13 +96,15 @@ class IdLists:
             lists = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         except (msgspec.DecodeError, RecursionError) as error:
             raise self._error(f"image ids are damaged: {error}") from None
+        if len(lists) != count:
+            raise self._error("image ids are damaged: a number occurs twice, or lists are nested")
+        self._lists = self._by_number(lists)
+
+    def _by_number(self, lists: Mapping[str, Any]) -> dict[int, Any]:
         wrong = [name for name in lists if not _NUMBER.fullmatch(name)]
         if wrong or not lists:
             raise self._error(f"image ids are damaged: '{wrong[0][:20] if wrong else ''}' is not a number")
-        if len(lists) != count:
-            raise self._error("image ids are damaged: a number occurs twice, or lists are nested")
-        self._lists = {int(name): lists[name] for name in sorted(lists, key=int)}
-        self._last = -1, np.empty(0, np.int32)
+        return {int(name): lists[name] for name in sorted(lists, key=int)}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IdLists, (self.path,)
@@ -115,7 +122,9 @@ class IdLists:
         """Return the image ids of an epoch or batch: int32 [n]."""
         if self._last[0] != number:
             try:
-                ids = msgspec.json.decode(self._lists[number], type=_Ids)
+                found = self._lists[number]
+                is_json = isinstance(found, msgspec.Raw)
+                ids = msgspec.json.decode(found, type=_Ids) if is_json else msgspec.convert(found, _Ids)
             except msgspec.DecodeError as error:
                 raise self._error(f"image ids of '{number}' are damaged: {error}") from None
             self._last = number, np.array(ids, np.int32)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,14 +16,15 @@ import numpy.typing as npt
 from lpld_labels.errors import ImageMismatchError, InvalidBatchError, LabelFileError, LabelSourceError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, IntArray, ViewBatch, check_labels
-from lpld_labels.interop.batch_file import BatchFile, read_batch_file
+from lpld_labels.interop.batch_file import BatchFile, parse_batch, read_batch_file, read_batches
 from lpld_labels.interop.image_ids import ERAS, Era, IdLists, SampledOrders
 from lpld_labels.interop.import_target import Request, Target, batch_target, first_readable
-from lpld_labels.interop.layouts import Layout
+from lpld_labels.interop.layouts import HALD, Layout
 from lpld_labels.interop.pixels import crops_in_pixels, cutouts_in_pixels, exact_sizes, image_sides
 from lpld_labels.pool.plan import Shard, cut_evenly, raw_batches_per_shard
 from lpld_labels.pool.shard import EncodedBatch, Skipped
 
+_SUM_TOLERANCE = 0.01  # For rounding to float16.
 _FREE_EPOCHS = 1000
 _EPOCHS_PER_FOLDER = 16
 """Epoch numbers must be below _FREE_EPOCHS plus this number for each epoch that has files."""
@@ -65,23 +67,48 @@ def _rows_by_epoch(batch_size: int, counts: Mapping[int, int]) -> dict[BatchKey,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchFiles:
-    """Source of batches for a `PoolPlan`, called with batch keys. skip_bad: skip damaged or missing files."""
+    """Source of batches for a `PoolPlan`, called with batch keys.
+
+    round_down: see `crops_in_pixels`. skip_bad: skip damaged or missing files.
+    """
 
     root: Path
     layout: Layout
     places: Places
     target: Target
+    round_down: bool
     skip_bad: bool
 
     def __call__(self, keys: Sequence[BatchKey]) -> Iterator[EncodedBatch | Skipped]:
-        for key in keys:
-            file = self.places.file(key, self.layout)
+        for file, group in groupby(keys, lambda key: self.places.file(key, self.layout)):
+            members = list(group)
             try:
-                yield self._read(key, self.root / file)
-            except (LabelFileError, InvalidBatchError) as error:
-                if not self.skip_bad:
-                    raise
-                yield Skipped(file, error.problem)
+                saved = self._saved(file, members)
+            except LabelFileError as error:
+                yield self._skipped(file, error)
+                continue
+            for key, content in zip(members, saved, strict=True):
+                place = file if "{batch}" in self.layout.file else f"{file}, batch {key.batch}"
+                try:
+                    yield self._encoded(key, content, self.root / place)
+                except (LabelFileError, InvalidBatchError) as error:
+                    yield self._skipped(place, error)
+
+    def _skipped(self, place: str, error: LabelFileError | InvalidBatchError) -> Skipped:
+        if not self.skip_bad:
+            raise error
+        return Skipped(place, error.problem)
+
+    def _saved(self, file: str, keys: Sequence[BatchKey]) -> list[object]:
+        """Return what a file holds of each batch, all of which are in it."""
+        saved = read_batches(self.root / file, self.layout.file)
+        if "{batch}" in self.layout.file:
+            return saved
+        planned = sum(key.epoch == keys[0].epoch for key in self.places.rows)
+        if len(saved) != planned:
+            problem = "the file and the image ids differ in their number of batches"
+            raise LabelFileError(problem, where=self.root / file, expected=planned, got=len(saved))
+        return [saved[key.batch] for key in keys]
 
     def shards(self) -> list[Shard]:
         return cut_evenly(list(self.places.rows), raw_batches_per_shard(self.target.header))
@@ -89,9 +116,9 @@ class BatchFiles:
     def item(self, key: BatchKey) -> BatchKey:
         return key
 
-    def _read(self, key: BatchKey, path: Path) -> EncodedBatch:
+    def _encoded(self, key: BatchKey, saved: object, path: Path) -> EncodedBatch:
         target = self.target
-        batch = read_batch_file(path, self.layout.items)
+        batch = parse_batch(saved, self.layout.items, where=path)
         _require_like_others(batch, self.places.rows[key], target, path)
         images = self.places.ids(key)
         if images is None:
@@ -105,18 +132,32 @@ class BatchFiles:
         views = ViewBatch(
             key=key,
             images=images,
-            crops=crops_in_pixels(batch.coords, image_sides(target.images, images), images, where=path),
+            crops=crops_in_pixels(
+                batch.coords, image_sides(target.images, images), images, where=path, down=self.round_down
+            ),
             flips=batch.flips,
             mix=batch.mix,
             cutout=cutout,
         )
-        check_labels(batch.labels, key, images)
+        check_labels(batch.labels, key, images, target.header.label_kind)
+        if target.header.label_kind == "probabilities":
+            _require_probabilities(batch, path)
         top = target.codec.top_k
         if top is not None and batch.classes is not None:
             encoded = top.encode_sparse(batch.labels, batch.classes, None, classes=target.header.classes)
         else:
             encoded = target.codec.encode(batch.labels)
         return EncodedBatch.make(views, encoded)
+
+
+def _require_probabilities(batch: BatchFile, path: Path) -> None:
+    sums = batch.labels.sum(axis=1, dtype=np.float64)
+    worst = float(sums[np.abs(sums - 1).argmax()])
+    if abs(worst - 1) > _SUM_TOLERANCE:
+        hint = "the program wrote logits, if its softmax was removed: they cannot be imported"
+        raise LabelFileError(
+            "labels are not probabilities", where=path, expected="rows that sum to 1", got=worst, hint=hint
+        )
 
 
 def _require_like_others(batch: BatchFile, rows: int, target: Target, path: Path) -> None:
@@ -170,7 +211,11 @@ def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
     files = request.folder.files(layout)
     if not files:
         raise LabelSourceError("no label files of this layout", where=root, expected=layout.summary)
-    sample = first_readable(files, partial(read_batch_file, items=layout.items))
+    _require_expressible(request)
+    sample = first_readable(
+        files, lambda path: parse_batch(read_batches(path, layout.file)[0], layout.items, where=path)
+    )
+    round_down = _rounds_down(request, sample)
     places = _PLACES[layout.ids](request, sample)
     if places.numbers is None and (extra := sorted(request.batches.keys() - places.rows.keys())):
         raise LabelSourceError(
@@ -179,16 +224,62 @@ def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
             expected=f"{sum(key.epoch == extra[0].epoch for key in places.rows)} batches in this epoch",
             hint="the folder may contain files of another run, or --images is the wrong folder",
         )
+    planned = dict.fromkeys(root / places.file(key, layout) for key in places.rows)
     there = set(files)
-    missing = [path for key in places.rows if (path := root / places.file(key, layout)) not in there]
+    missing = [path for path in planned if path not in there]
     if missing and not skip_bad:
         raise LabelSourceError(
-            f"{len(missing)} of {len(places.rows)} label files are missing",
+            f"{len(missing)} of {len(planned)} label files are missing",
             where=missing[0],
             hint="copy the folder again, or skip the files with --skip-bad",
         )
     target = batch_target(request, sample, places.batch_size)
-    return BatchFiles(root=root, layout=layout, places=places, target=target, skip_bad=skip_bad)
+    return BatchFiles(
+        root=root, layout=layout, places=places, target=target, round_down=round_down, skip_bad=skip_bad
+    )
+
+
+def _require_expressible(request: Request) -> None:
+    """Refuse images and row weights that a pool cannot express as the layout's program means them."""
+    layout, notes, options = request.layout, request.notes, request.options
+    images = request.images
+    if layout.square and (uneven := np.flatnonzero(images.heights != images.widths)).size:
+        raise ImageMismatchError(
+            "an image is not square",
+            where=images.paths[uneven[0]],
+            expected=f"square images: {layout.name} divides rows by the width of the image",
+            got=f"{images.heights[uneven[0]]} x {images.widths[uneven[0]]} pixels",
+        )
+    if any(item.name == "weights" for item in layout.items):
+        what = f"{layout.name}'s trainer multiplies the loss of each row by a weight"
+        if not options.drop_weights:
+            raise LabelSourceError(
+                f"pools have no place for weights: {what}",
+                where=request.folder.root,
+                hint="--drop-weights imports everything else; the weights of images are in the program's "
+                "sample_weights.txt",
+            )
+        notes.odd.append(f"the weights are dropped: {what}")
+
+
+def _rounds_down(request: Request, sample: BatchFile) -> bool:
+    """Whether to round crops down (see `crops_in_pixels`). Notes what is assumed of crops."""
+    layout, images, notes = request.layout, request.images, request.notes
+    largest = max(int(images.heights.max()), int(images.widths.max()))
+    if largest > exact_sizes(sample.coords.dtype):
+        notes.odd.append(
+            f"{sample.coords.dtype} crops cannot address every pixel of a {largest}-pixel image: "
+            "crops of the largest images may be off by one pixel"
+        )
+    round_down = layout is HALD and request.options.crops == "replayed"
+    if layout is HALD:
+        whose = "HALD's trainer, which rounds pixels down" if round_down else "the teacher"
+        notes.assumed.append(f"crops of {whose} (--crops)")
+        notes.odd.append(
+            "HALD runs teachers with BatchNorm in training mode, except on images of RDED: "
+            "`verify --teacher` will not confirm other labels"
+        )
+    return round_down
 
 
 def _without_lists(request: Request, sample: BatchFile) -> Places:
@@ -202,10 +293,11 @@ def _without_lists(request: Request, sample: BatchFile) -> Places:
 
 
 def _by_epoch_lists(request: Request, sample: BatchFile) -> Places:
-    """Return `Places` with LPLD's lists of image ids. Epochs may be short, and some may have no labels."""
+    """Return `Places` with lists of image ids by epoch. Epochs may be short, and some may have no labels."""
     notes = request.notes
     labelled = {key.epoch for key in request.batches}
-    lists = _id_lists(request, labelled, "epoch", "or use --format sre2l")
+    hint = "copy it with the labels" if request.layout is HALD else "or use --format sre2l"
+    lists = _id_lists(request, labelled, "epoch", hint)
     # The program often lists further epochs, which come after the last labelled epoch.
     counts, repeating = {}, []
     for epoch in (number for number in lists.numbers if number <= max(labelled)):
@@ -252,12 +344,6 @@ def _by_batch_lists(request: Request, sample: BatchFile) -> Places:
     check_image_count(request, max(sizes), batch_size, where=lists.path)
     notes.found.append(f"{len(numbers)} batches, image ids stored for each")
     notes.assumed.append(f"{len(sizes)} epochs: one ends where an image would come again")
-    largest = max(int(images.heights.max()), int(images.widths.max()))
-    if largest > exact_sizes(sample.coords.dtype):
-        notes.odd.append(
-            f"{sample.coords.dtype} crops cannot address every pixel of a {largest}-pixel image: "
-            "crops of the largest images may be off by one pixel"
-        )
     return Places(batch_size=batch_size, rows=rows, lists=lists, numbers=numbers)
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.floats import Float16Codec, Float32Codec
 from lpld_labels.codecs.topk import TopKCodec
@@ -26,6 +28,8 @@ T = TypeVar("T")
 
 PROGRAM_FLIPS = 0.5
 _DEFAULT_SIDE = 224
+_ENOUGH_NORMS = 4
+_EQUAL_NORMS = 1e-3  # Rounding to float16 changes a norm by at most half of this.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +96,8 @@ def batch_target(request: Request, sample: BatchFile, batch_size: int) -> Target
     columns, dtype = sample.labels.shape[1], sample.labels.dtype
     codec: Codec = Float32Codec() if dtype == "float32" else Float16Codec()
     top = ""
+    if header.label_kind == "probabilities":
+        temperature(request)
     if sample.classes is not None:
         codec = TopKCodec(k=columns, value_bits=dtype.itemsize * 8)
         top = f", top {columns} kept"
@@ -130,12 +136,13 @@ def _assumed_header(request: Request, sample: BatchFile, batch_size: int) -> Poo
         augmentation=Augmentation(
             output_height=side,
             output_width=side,
-            resize=request.options.resize or "pil",
+            resize=resize(request),
             flip_probability=PROGRAM_FLIPS if sample.cutouts is None else None,
             mix=sample.mix_kind,
             cutout_fraction=None if sample.cutouts is None else float(sample.cutouts[0, 2]),
         ),
         teachers=teachers(request, classes, program),
+        label_kind=request.layout.label_kind,
         ensemble=_ensemble(request, sample, side, program) if request.layout.several_teachers else None,
     )
 
@@ -197,6 +204,23 @@ def output_size(request: Request, program: Program | None = None) -> int:
     return size
 
 
+def resize(request: Request) -> str:
+    """Return how views were resized: as given, else as the program does."""
+    if request.options.resize is None and request.layout.resize != "pil":
+        words = {"torch": "antialiased bilinear resize of tensors", "pil_bicubic": "bicubic resize"}
+        request.notes.assumed.append(
+            f"{words[request.layout.resize]}, as the labelling program has it (--resize)"
+        )
+    return request.options.resize or request.layout.resize
+
+
+def temperature(request: Request) -> None:
+    """Note the temperature of stored probabilities: the given one, else the program's default."""
+    found = request.options.temperature or request.layout.temperature
+    request.notes.results["temperature"] = found
+    request.notes.assumed.append(f"softmax at temperature {found:g} (--temperature)")
+
+
 def teachers(request: Request, classes: int, program: Program | None) -> tuple[Teacher, ...]:
     """Return the teachers. The normalisation is the given one, else that of the program, else unknown."""
     mean, std = request.options.mean, request.options.std
@@ -222,6 +246,13 @@ def _ensemble(request: Request, sample: BatchFile, side: int, program: Program |
         )
     if request.options.ensemble is not None:
         return ENSEMBLE_WORDS[request.options.ensemble]
+    norms = np.linalg.norm(sample.labels.astype(np.float64), axis=1)
+    if len(norms) >= _ENOUGH_NORMS and np.ptp(norms) <= _EQUAL_NORMS * norms.mean():
+        request.notes.odd.append(
+            "all labels have the same norm, as PRISM's programs for ResNet-50 and -101 scale them: "
+            "teachers will not confirm these labels"
+        )
+        return "weighted mean of logits, each row scaled to the rows' mean norm"
     if program is None or program.ensemble is None:
         raise LabelSourceError(
             "cannot infer how the logits of several teachers were combined",

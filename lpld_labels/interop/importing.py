@@ -43,10 +43,10 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey, BoolArray, IntArray, LabelArray, ViewBatch
 from lpld_labels.interop import import_target
-from lpld_labels.interop.batch_file import parse_batch
+from lpld_labels.interop.batch_file import parse_batch, read_batches
 from lpld_labels.interop.import_batches import BatchFiles, plan_batches
 from lpld_labels.interop.import_target import Request, Target, first_readable
-from lpld_labels.interop.layouts import LAYOUTS, LabelFolder, Layout, list_label_folder
+from lpld_labels.interop.layouts import LAYOUTS, SAME_LAYOUT, LabelFolder, Layout, list_label_folder
 from lpld_labels.interop.pixels import crops_in_pixels, image_sides
 from lpld_labels.interop.settings import ImportOptions
 from lpld_labels.interop.torch_file import read_torch_file
@@ -202,17 +202,16 @@ def plan_images(request: Request, *, skip_bad: bool) -> ImageFiles:
     sample = _typical([path for _, path in files])
     crops, kept = sample.classes.shape
     classes = options.classes or import_target.likely_classes(request, int(sample.classes.max()))
-    side, resize = import_target.output_size(request), options.resize or "pil_bicubic"
-    notes.assumed.append("bicubic resize, as FKD's labelling program has it (--resize)")
+    side, resize = import_target.output_size(request), import_target.resize(request)
     if sample.kind != "hard":
-        notes.assumed.append(f"softmax at temperature {options.temperature:g} (--temperature)")
+        import_target.temperature(request)
     header = PoolHeader(
         classes=classes,
         batch_size=options.batch_size,
         augmentation=Augmentation(
             output_height=side, output_width=side, resize=resize, flip_probability=import_target.PROGRAM_FLIPS
         ),
-        label_kind="probabilities",
+        label_kind=request.layout.label_kind,
         teachers=import_target.teachers(request, classes, request.layout.programs.get(classes)),
     )
     codec = TopKCodec(k=kept, value_bits=sample.values.dtype.itemsize * 8, label_kind="probabilities")
@@ -329,7 +328,7 @@ def import_labels(
 ) -> ImportReport:
     """Convert a label folder into a pool. No code in the folder is run.
 
-    label_format: a key of LAYOUTS, or ``auto`` to detect it.
+    label_format: a key of LAYOUTS or SAME_LAYOUT, or ``auto`` to detect it.
     images: the folder of the images that were labelled (one directory per class), or its `ImageTable`.
     skip_bad: skip damaged and missing files, and record them in the pool.
     """
@@ -382,31 +381,33 @@ def import_labels(
 
 
 def _layout_of(folder: LabelFolder, name: str) -> Layout:
-    """Return a layout by name; ``auto`` detects it from file names and one file."""
+    """Return a layout by its name or a program's; ``auto`` detects it from file names and one file."""
+    name = SAME_LAYOUT.get(name, name)
     if name in LAYOUTS:
         return LAYOUTS[name]
     if name != AUTO:
-        raise InvalidArgumentError("unknown label format", expected=", ".join(LAYOUTS), got=name)
+        known = ", ".join((*LAYOUTS, *SAME_LAYOUT))
+        raise InvalidArgumentError("unknown label format", expected=known, got=name)
     layouts = [
         layout
         for layout in LAYOUTS.values()
-        if folder.files(layout) and (layout.ids != "epoch lists" or folder.has_ids(layout))
+        if folder.files(layout) and (layout.name != "lpld" or folder.has_ids(layout))
     ]
     if not layouts:
         raise LabelSourceError(
             "no label files of a known layout",
             where=folder.root,
-            expected="epoch_E/batch_B.tar, batch_N.tar or CLASS/IMAGE.tar",
+            expected="epoch_E/batch_B.tar, epoch_E.tar, batch_N.tar or CLASS/IMAGE.tar",
             got=", ".join(folder.unknown[:3]) or "nothing",
         )
     if not layouts[0].file:
         return layouts[0]
 
     def fitting(path: Path) -> Layout:
-        saved = read_torch_file(path)
+        saved = read_batches(path, layouts[0].file)
 
         def fit(layout: Layout) -> Layout:
-            parse_batch(saved, layout.items, where=path)
+            parse_batch(saved[0], layout.items, where=path)
             return layout
 
         return first_readable(layouts, fit)

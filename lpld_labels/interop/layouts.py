@@ -16,6 +16,7 @@ from typing import Literal
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.format.manifest import EnsembleRule
 from lpld_labels.format.records import BatchKey
+from lpld_labels.format.schema import LabelKind
 from lpld_labels.interop.batch_file import Item
 
 Triple = tuple[float, float, float]
@@ -62,11 +63,13 @@ Ids = Literal["sampler", "epoch lists", "batch lists", "items"]
 class Layout:
     """The label folder of a program.
 
-    file: path template of a batch file; without {epoch} if batch numbers continue across epochs. Empty if
-        there is a file per image.
+    file: path template of a batch file; without {epoch} if batch numbers continue across epochs, without
+        {batch} if a file holds the batches of an epoch. Empty if there is a file per image.
     items: items of the list in a batch file (batch_file.py).
-    ids: where image ids come from: a seeded sampler, one JSON file (ids_file) of lists, or the items.
+    ids: where image ids come from: a seeded sampler, one file (ids_file) of lists, or the items.
     several_teachers: whether labels combine the logits of several teachers.
+    resize: how the program resizes crops. square: whether it requires square images.
+    temperature: the program's default for labels that are probabilities.
     programs: number of classes -> the published program that writes such folders.
     views: view size -> normalisation, for the data sets that the program's trainers support.
     """
@@ -78,6 +81,10 @@ class Layout:
     ids: Ids = "items"
     ids_file: str = ""
     several_teachers: bool = False
+    resize: str = "pil"
+    square: bool = False
+    label_kind: LabelKind = "logits"
+    temperature: float = 1.0
     programs: Mapping[int, Program] = field(default_factory=dict)
     views: Mapping[int, Normalisation] = field(default_factory=dict)
 
@@ -94,7 +101,7 @@ _SIX = (
 
 SRE2L = Layout(
     name="sre2l",
-    summary="epoch_E/batch_B.tar without image ids (SRe2L, CDA, CV-DD, FADRM)",
+    summary="epoch_E/batch_B.tar without image ids (SRe2L, CDA, CUDD, CV-DD, FADRM)",
     file=_EPOCHS,
     items=_SIX,
     ids="sampler",
@@ -142,7 +149,7 @@ LPQLD = Layout(
 
 GVBSM = Layout(
     name="gvbsm",
-    summary="epoch_E/batch_B.tar with image ids in every batch (G-VBSM)",
+    summary="epoch_E/batch_B.tar with image ids in every batch (G-VBSM, PRISM)",
     file=_EPOCHS,
     items=(*_SIX, Item("images", "i8")),
     several_teachers=True,
@@ -157,14 +164,63 @@ GVBSM = Layout(
     views={224: IMAGENET, 64: IMAGENET, 32: CIFAR},
 )
 
+# Crops are cut from tensors, and rows are divided by the image's width. The programs for small images write
+# G-VBSM's layout.
+_EDC_224 = Program("EDC's program", IMAGENET, side=224, ensemble="average")
+EDC = Layout(
+    name="edc",
+    summary="epoch_E/batch_B.tar with image ids and patch indices in every batch (EDC)",
+    file=_EPOCHS,
+    items=(*_SIX, Item("images", "i8"), Item("patches", "i4")),
+    several_teachers=True,
+    resize="torch",
+    square=True,
+    programs={1000: _EDC_224, 10: _EDC_224},
+)
+
+WMDD = Layout(
+    name="wmdd",
+    summary="epoch_E/batch_B.tar with a weight for each row, without image ids (WMDD)",
+    file=_EPOCHS,
+    items=(*_SIX, Item("weights")),
+    ids="sampler",
+    programs={1000: Program("WMDD's program", IMAGENET)},
+)
+
+# Labels are softened, and crops are rounded to half precision. The trainer's temperature is 20, too.
+HALD = Layout(
+    name="hald",
+    summary="epoch_E.tar with the batches of an epoch, sampler_indices_dict.pt (HALD)",
+    file="epoch_{epoch}.tar",
+    items=(Item("coords", "f2"), *_SIX[1:]),
+    ids="epoch lists",
+    ids_file="sampler_indices_dict.pt",
+    label_kind="probabilities",
+    temperature=20.0,
+    programs={
+        1000: Program("HALD's program for ImageNet-1K", IMAGENET, side=224),
+        200: Program("HALD's program for Tiny-ImageNet", IMAGENET, side=64),
+        100: Program("HALD's program for CIFAR-100", CIFAR, side=32),
+    },
+)
+
 FKD = Layout(
     name="fkd",
     summary="[[NAME/]train/]CLASS/IMAGE.tar, crops and labels by image (FKD)",
+    resize="pil_bicubic",
+    label_kind="probabilities",
     programs={1000: Program("FKD's program", IMAGENET)},
 )
 
-LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, FKD)}
+LAYOUTS: Mapping[str, Layout] = {
+    layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, EDC, WMDD, HALD, FKD)
+}
 """Layouts by name, in the order of detection. LPLD comes first: SRe2L only lacks the file of ids."""
+SAME_LAYOUT: Mapping[str, str] = {
+    **dict.fromkeys(("cda", "cudd", "cv-dd", "fadrm"), SRE2L.name),
+    "prism": GVBSM.name,
+}
+"""Other programs -> the layout that they write."""
 HEADER_FILE = "lpld-labels.json"
 """Header of an exported pool. Layouts without `ids_file` lack it: their trainers count all files."""
 SIDE_FILES = frozenset({HEADER_FILE, *(layout.ids_file for layout in LAYOUTS.values() if layout.ids_file)})
@@ -187,7 +243,8 @@ _FOLDERS = [_pattern(file.rpartition("/")[0]) for file in _FILES if "/" in file]
 class LabelFolder:
     """The files of a label folder, listed without opening any.
 
-    batches: `Layout.file` -> key -> path; all keys have epoch 0 if batch numbers continue across epochs.
+    batches: `Layout.file` -> key -> path; all keys have epoch 0 if batch numbers continue across epochs, and
+        batch 0 if a file holds an epoch.
     by_image: (class folder, stem) -> path; empty if there are batches. unknown: names that match no layout.
     """
 
@@ -225,7 +282,7 @@ def list_label_folder(root: Path) -> LabelFolder:
     batches: dict[str, dict[BatchKey, Path]] = {}
     for file, pattern in _FILES.items():
         found = [(match.groupdict(), name) for name in names if (match := pattern.fullmatch(name))]
-        keys = {BatchKey(int(part.get("epoch", 0)), int(part["batch"])): name for part, name in found}
+        keys = {BatchKey(int(part.get("epoch", 0)), int(part.get("batch", 0))): name for part, name in found}
         batches[file] = {key: root / keys[key] for key in sorted(keys)}
     by_image = {} if any(batches.values()) else _image_files(root)
     known = {path for found in batches.values() for path in found.values()}

@@ -35,9 +35,16 @@ def image_sides(table: ImageTable, images: IntArray) -> Integers:
     return np.stack([table.heights[images], table.widths[images]] * 2, axis=1).astype(np.int64)
 
 
-def crops_in_pixels(fractions: Fractions, sides: Integers, images: IntArray, *, where: object) -> IntArray:
-    """Return crops int32 [B, 4], (top, left, height, width) from fractions 0..1. sides: see `image_sides`."""
+def crops_in_pixels(
+    fractions: Fractions, sides: Integers, images: IntArray, *, where: object, down: bool = False
+) -> IntArray:
+    """Return crops int32 [B, 4], (top, left, height, width) from fractions 0..1. sides: see `image_sides`.
+
+    down: round each product down, as HALD's trainer does, although a fraction may be a little too small.
+    """
     pixels, off = _whole_pixels(fractions, sides)
+    if down:
+        pixels = np.floor(fractions.astype(np.float64) * sides).astype(np.int64)
     room = sides[:, :2] - pixels[:, :2]
     if int(sides.max()) > exact_sizes(fractions.dtype):
         # Coarse fractions may round to a crop that ends outside the image.

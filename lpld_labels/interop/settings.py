@@ -53,8 +53,16 @@ class ImportOptions:
         Setting("G-VBSM: how the teachers' logits were combined.  [default: as in its published code]"),
     ] = None
     temperature: Annotated[
-        float, Setting("FKD: softmax temperature of the stored probabilities (--temp of FKD).", gt=0)
-    ] = 1.0
+        float | None,
+        Setting("FKD, HALD: softmax temperature of the stored probabilities.  [default: 1, HALD 20]", gt=0),
+    ] = None
+    crops: Annotated[
+        Literal["labelled", "replayed"],
+        Setting("HALD: crops that the teacher saw, or those of HALD's trainer, which rounds pixels down."),
+    ] = "labelled"
+    drop_weights: Annotated[
+        bool, Setting("WMDD: Drop the weights of rows, for which pools have no place.")
+    ] = False
     allow_extra_images: Annotated[
         bool, Setting("Accept an image folder with images that have no labels.")
     ] = False

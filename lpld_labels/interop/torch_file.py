@@ -6,7 +6,8 @@
 
 Reading runs no code: opcodes are checked against an allow-list before the standard unpickler sees them, and
 every global must be in a table of harmless replacements. Sizes are checked against the bytes present before
-anything is allocated. Reading needs at most four times the file's size in memory, plus 64 MB for objects.
+anything is allocated. Reading needs at most four times the file's size in memory, plus 64 MB for objects, or
+700 MB for files of a whole epoch or of image ids.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +33,26 @@ from lpld_labels.io.random_access import read_regular
 Array = npt.NDArray[Any]
 
 MAX_FILE_BYTES = 1 << 31  # A batch of 1024 rows of 10,450 float32 labels is 43 MB.
-MAX_MEMBERS = 1000  # Members of the zip. Label files have about ten.
-MAX_INSTRUCTIONS = 200_000  # Opcodes of the pickle. Label files have a few hundred.
-MAX_VALUES = 100_000  # In a pickle. A list counts each time it is referenced, an array as one value.
+
+
+class Limits(NamedTuple):
+    """Upper limits for one file.
+
+    members: of the zip. instructions: opcodes of the pickle. values: in the pickle; a list counts each time
+    it is referenced, an array as one value.
+    """
+
+    members: int
+    instructions: int
+    values: int
+
+
+MAX_MEMBERS, MAX_INSTRUCTIONS, MAX_VALUES = ONE_BATCH = Limits(1000, 200_000, 100_000)
+"""Label files have about ten members and a few hundred instructions."""
+ONE_EPOCH = Limits(1 << 16, 1 << 21, 1 << 20)
+"""ImageNet-1K, 50 images per class in batches of 16: 12,500 members and 570,000 instructions."""
+ID_LISTS = Limits(1000, 1 << 22, 1 << 22)
+"""An instruction per image id."""
 MAX_DEPTH = 8  # Nesting of lists. Label files need two levels.
 MAX_DIMENSIONS = 8
 _SHOWN = 200  # Characters of a name shown in errors.
@@ -63,14 +81,46 @@ _INSTRUCTIONS = frozenset(
     | {"BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"}
 )
 """Allowed opcodes: no dictionaries, sets or buffers. Only calls of names in `_NAMES` create objects."""
+_LIST_INSTRUCTIONS = frozenset(
+    {"PROTO", "FRAME", "STOP", "MARK", "EMPTY_DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "APPEND", "APPENDS"}
+    | {"BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
+)
+"""For a dictionary of lists. Without large numbers and tuples, no keys can be made to collide."""
 
 
-def read_torch_file(path: Path) -> object:
+def read_id_lists(path: Path) -> dict[str, list[int]]:
+    """Return a saved dictionary of lists of integers. Raises as `read_torch_file` does."""
+    _, _, program = _parts(path, ID_LISTS)
+    try:
+        _check_instructions(program, path, ID_LISTS, _LIST_INSTRUCTIONS)
+        saved = _Unpickler(program, {}, "", path).load()
+    except _PICKLE_ERRORS as error:
+        raise _damaged(path, f"damaged pickle: {str(error)[:_SHOWN]}") from None
+    if not isinstance(saved, dict) or not all(
+        isinstance(name, str) and isinstance(ids, list) and set(map(type, ids)) <= {int}
+        for name, ids in saved.items()
+    ):
+        raise _damaged(path, "not lists of image ids", "a dictionary of lists of integers")
+    return saved
+
+
+def read_torch_file(path: Path, limits: Limits = ONE_BATCH) -> object:
     """Return the saved object: lists and tuples of numbers, None, and read-only NumPy arrays for tensors.
 
     Raises LabelFileError if the file is damaged or not a torch.save file, UnsafePickleError if it contains
     anything but data.
     """
+    members, root, program = _parts(path, limits)
+    try:
+        _check_instructions(program, path, limits, _INSTRUCTIONS)
+        saved = _Unpickler(program, members, root, path).load()
+        return _plain(saved, MAX_DEPTH, {}, path, limits.values)[0]
+    except _PICKLE_ERRORS as error:
+        raise _damaged(path, f"damaged pickle: {str(error)[:_SHOWN]}") from None
+
+
+def _parts(path: Path, limits: Limits) -> tuple[dict[str, bytes], str, bytes]:
+    """Return the members of a torch.save file, the name of their folder, and the pickle."""
     try:
         data = read_regular(path, most=MAX_FILE_BYTES)
     except FileNotFoundError:
@@ -78,16 +128,11 @@ def read_torch_file(path: Path) -> object:
     except OSError as error:
         large = "too large for a label batch: " if error.errno == errno.EFBIG else ""
         raise LabelFileError(f"cannot read: {large}{error.strerror}", where=path) from None
-    members = _members(data, path)
+    members = _members(data, path, limits.members)
     roots = [name.removesuffix(_PROGRAM) for name in members if name.endswith(_PROGRAM)]
     if len(roots) != 1 or "/" in roots[0]:
         raise _damaged(path, "not a torch.save file", "one NAME/data.pkl in the zip", len(roots))
-    program = members[roots[0] + _PROGRAM]
-    try:
-        _check_instructions(program, path)
-        return _plain(_Unpickler(program, members, roots[0], path).load(), MAX_DEPTH, {}, path)[0]
-    except _PICKLE_ERRORS as error:
-        raise _damaged(path, f"damaged pickle: {str(error)[:_SHOWN]}") from None
+    return members, roots[0], members[roots[0] + _PROGRAM]
 
 
 def _damaged(where: Path, problem: str, expected: object = "", got: object = "") -> LabelFileError:
@@ -99,12 +144,12 @@ _ZIP_ERRORS = (*_ODD_BYTES, OSError, struct.error, zipfile.BadZipFile)  # From `
 _PICKLE_ERRORS = (*_ODD_BYTES, AttributeError, LookupError, TypeError, pickle.UnpicklingError)
 
 
-def _members(data: bytes, where: Path) -> dict[str, bytes]:
+def _members(data: bytes, where: Path, most: int) -> dict[str, bytes]:
     """Return the members that are needed: name -> contents. `zipfile` verifies their checksums."""
     try:
         # Count members first: for each, `zipfile` allocates ten times the size of its directory entry.
-        if data.count(_MEMBER_HEADER) > MAX_MEMBERS:
-            raise ValueError(f"it has more than {MAX_MEMBERS} members")
+        if data.count(_MEMBER_HEADER) > most:
+            raise ValueError(f"it has more than {most} members")
         archive = zipfile.ZipFile(io.BytesIO(data))
         members = archive.infolist()
         if any(m.compress_type != zipfile.ZIP_STORED or m.flag_bits & _ENCRYPTED for m in members):
@@ -133,19 +178,19 @@ def _refused(what: str, where: Path) -> UnsafePickleError:
     )
 
 
-def _check_instructions(program: bytes, where: Path) -> None:
+def _check_instructions(program: bytes, where: Path, limits: Limits, allowed: frozenset[str]) -> None:
     """Refuse forbidden opcodes before any object is built.
 
     One byte can create an object of a hundred bytes, and five bytes can reserve 2**32 memo slots. So the
     number of opcodes and the memo size are limited, too.
     """
     for count, (instruction, argument, _) in enumerate(pickletools.genops(program), 1):
-        if instruction.name not in _INSTRUCTIONS:
+        if instruction.name not in allowed:
             raise _refused(f"the instruction {instruction.name}", where)
-        if count > MAX_INSTRUCTIONS:
-            raise ValueError(f"it has more than {MAX_INSTRUCTIONS} instructions")
-        if instruction.name == "LONG_BINPUT" and int(argument or 0) > MAX_INSTRUCTIONS:
-            raise ValueError(f"it has more than {MAX_INSTRUCTIONS} memo slots")
+        if count > limits.instructions:
+            raise ValueError(f"it has more than {limits.instructions} instructions")
+        if instruction.name == "LONG_BINPUT" and int(argument or 0) > limits.instructions:
+            raise ValueError(f"it has more than {limits.instructions} memo slots")
 
 
 class _Unpickler(pickle.Unpickler):
@@ -203,18 +248,20 @@ class _Unpickler(pickle.Unpickler):
         return text.encode("latin-1")
 
 
-def _plain(item: Any, depth: int, known: dict[int, tuple[object, int]], where: Path) -> tuple[object, int]:
-    """Replace each `_Array` by a NumPy array; return the item and its number of values (see MAX_VALUES)."""
+def _plain(
+    item: Any, depth: int, known: dict[int, tuple[object, int]], where: Path, most: int
+) -> tuple[object, int]:
+    """Replace each `_Array` by a NumPy array; return the item and its number of values (see `Limits`)."""
     if id(item) in known:
         return known[id(item)]
     if depth == 0:
         raise ValueError(f"lists are nested more than {MAX_DEPTH} deep")
     result, values = item, 1
     if isinstance(item, list | tuple):
-        parts = [_plain(part, depth - 1, known, where) for part in item]
+        parts = [_plain(part, depth - 1, known, where, most) for part in item]
         result, values = type(item)(part for part, _ in parts), 1 + sum(count for _, count in parts)
-        if values > MAX_VALUES:
-            raise ValueError(f"its lists expand to more than {MAX_VALUES} values")
+        if values > most:
+            raise ValueError(f"its lists expand to more than {most} values")
     elif isinstance(item, _Array):
         result = item.value()
     elif not isinstance(item, bool | int | float | str | bytes | np.generic | np.ndarray | None):

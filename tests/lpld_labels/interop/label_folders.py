@@ -76,11 +76,16 @@ def write_epochs(
     old: bool = False,
     ids_file: bool = False,
     ids_in_batch: bool = False,
+    patches: bool = False,
+    weights: bool = False,
     cutout: bool = False,
     classes: int = CLASSES,
     size: int = SIZE,
 ) -> Path:
     """Write a folder of epochs: SRe2L's, with a file of ids LPLD's, with ids in the batch G-VBSM's.
+
+    patches: as EDC's program saves them after the ids: an order of patches that it never shuffles.
+    weights: as WMDD's program saves them: numbers of a text file, collected by a DataLoader.
 
     cutout: as LPLD's program for ImageNet-21K saves it in the place of the flips: centre, sides, colour.
     """
@@ -100,6 +105,10 @@ def write_epochs(
                 content[1] = torch.from_numpy(np.concatenate([centres, sides, colours], 1)).float()
             if ids_in_batch:
                 content.append(torch.from_numpy(part.astype(np.int64)))
+            if weights:
+                content.append(torch.from_numpy(rng.random(len(part))))
+            if patches:
+                content.append(torch.zeros(len(part), 2, 2).int())
             torch.save(content, folder / f"epoch_{epoch}" / f"batch_{number}.tar")
     if ids_file:
         (folder / "sampler_indices_epoch.json").write_text(json.dumps(stored))
@@ -125,6 +134,26 @@ def write_flat(
     stored = {str(number): part.tolist() for number, part in enumerate(ids)}
     (folder / "sampler_indices_batch.json").write_text(json.dumps(stored))
     return saved
+
+
+def write_hald(
+    folder: Path, *, epochs: int = 2, images: int = IMAGES, classes: int = 100, size: int = SIZE
+) -> Path:
+    """Write a file of batches for each epoch, as HALD does: float16 crops, softmax at temperature 20."""
+    rng = np.random.default_rng(0)
+    stored = {}
+    folder.mkdir(parents=True)
+    for epoch in range(epochs):
+        generator = torch.Generator()
+        generator.manual_seed(42 + epoch)
+        stored[str(epoch)] = torch.randperm(images, generator=generator).tolist()
+        parts = np.split(np.array(stored[str(epoch)]), range(BATCH, images, BATCH))
+        batches = [batch_list(part, rng, classes=classes, size=size) for part in parts]
+        for batch in batches:
+            batch[0], batch[5] = batch[0].half(), (batch[5].float() / 20).softmax(1).half()
+        torch.save(batches, folder / f"epoch_{epoch}.tar")
+    torch.save(stored, folder / "sampler_indices_dict.pt")
+    return folder
 
 
 REFERENCE_EPOCHS: dict[str, dict[str, Any]] = {

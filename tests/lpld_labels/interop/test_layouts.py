@@ -328,7 +328,7 @@ def test_class_numbers_that_fkd_leaves_open(
 
 
 def test_unknown_formats_and_folders_are_refused(tmp_path: Path, images: Path) -> None:
-    assert list(LAYOUTS) == ["lpld", "sre2l", "lpqld", "gvbsm", "fkd"]
+    assert list(LAYOUTS) == ["lpld", "sre2l", "lpqld", "gvbsm", "edc", "wmdd", "hald", "fkd"]
     assert all(layout.summary for layout in LAYOUTS.values())
     with pytest.raises(LabelSourceError, match="does not exist"):
         detect_format(tmp_path / "nowhere")
