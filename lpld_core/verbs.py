@@ -18,7 +18,7 @@ from lpld_core.options import (
     look_over,
 )
 from lpld_core.settings import BuildSettings, LabelSettings, Precision
-from lpld_core.train.settings import ExperimentName, TrainSettings, preset_named
+from lpld_core.train.settings import ExperimentName, TrainSettings, parse_phases, preset_named
 from lpld_labels.errors import InvalidArgumentError, UsageError
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.io.addresses import Location, is_address, redact
@@ -277,8 +277,10 @@ class TrainCall(Writes, TrainSettings, RunOptions, FromPool):
 
 
 def train_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return default settings: the preset's values, and the number of workers unless on a CPU."""
+    """Return default settings: the preset's values, epochs by phases, and workers unless on a CPU."""
     values = values_of(TrainSettings, preset_named(given.get("preset")).train)
+    if given.get("phases"):
+        values["epochs"] = sum(epochs for _, epochs in parse_phases(given["phases"]))
     if given.get("device", "cpu") != "cpu":
         values["workers"] = min(8, os.cpu_count() or 1)
     return values

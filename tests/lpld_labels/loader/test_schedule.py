@@ -36,7 +36,9 @@ EPOCHS = np.array([epoch for epoch, numbers in STORED.items() for _ in numbers],
 
 def schedule(sampling: str, *, seed: int = 0, length: int = 5) -> Schedule:
     rows = np.full(len(EPOCHS), 8)
-    return Schedule(sampling=sampling, seed=seed, epochs=EPOCHS, rows=rows, batches_per_epoch=length)
+    return Schedule(
+        sampling=sampling, seed=seed, epochs=EPOCHS, rows=rows, batches_per_epoch=length, fresh_rows=rows
+    )
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +119,8 @@ def test_bad_arguments_are_refused(pool: PoolReader) -> None:
     with pytest.raises(InvalidArgumentError, match="epoch is out of range"):
         schedule("batches").places(-1)
     with pytest.raises(InvalidArgumentError, match="holds no batches"):
-        Schedule(sampling="batches", seed=0, epochs=EPOCHS[:0], rows=EPOCHS[:0], batches_per_epoch=1)
+        none = EPOCHS[:0]
+        Schedule(sampling="batches", seed=0, epochs=none, rows=none, batches_per_epoch=1, fresh_rows=none)
     with pytest.raises(InvalidArgumentError, match=r"different numbers of batches.*got 1 to 5 batches"):
         label_loader(pool, sampling="epochs", equal_epochs=True)
 
@@ -165,6 +168,7 @@ def test_processes_together_are_one_process_with_the_global_batch(
         epochs=np.zeros(len(sizes), np.int32),
         rows=np.array(sizes),
         batches_per_epoch=1,
+        fresh_rows=np.ones(1),
         batch=batch,
         drop_last=drop_last,
         order=places,
