@@ -118,8 +118,8 @@ def test_bad_arguments_are_refused(pool: PoolReader) -> None:
         schedule("batches", length=0)
     with pytest.raises(InvalidArgumentError, match="epoch is out of range"):
         schedule("batches").places(-1)
+    none = EPOCHS[:0]
     with pytest.raises(InvalidArgumentError, match="holds no batches"):
-        none = EPOCHS[:0]
         Schedule(sampling="batches", seed=0, epochs=none, rows=none, batches_per_epoch=1, fresh_rows=none)
     with pytest.raises(InvalidArgumentError, match=r"different numbers of batches.*got 1 to 5 batches"):
         label_loader(pool, sampling="epochs", equal_epochs=True)
