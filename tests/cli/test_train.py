@@ -68,6 +68,15 @@ def test_options_replace_the_presets(built: Path, images: Path, tmp_path: Path, 
     assert about["preprocessing"]["mean"] == [0.5, 0.5, 0.5]
 
 
+def test_phases_set_the_number_of_epochs(built: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "run"
+    options = ("--preset", "hald", "--phases", "soft:1,hard:2", "--hard-smoothing", 0.2)
+    passed(cli("train", built, "--images", images, "--out", out, *STUDENT, *options))
+    assert [line["labels"] for line in log_of(out)] == ["soft", "hard", "hard"]
+    settings = settings_of(out)
+    assert (settings["hard_smoothing"], settings["schedule"]) == (0.2, "smoothed-cosine")
+
+
 def test_lpqld_lets_temperatures_follow_the_epochs(
     built: Path, images: Path, tmp_path: Path, cli: Cli
 ) -> None:

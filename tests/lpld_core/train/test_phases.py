@@ -2,24 +2,85 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.common.digits import CLASSES, write_digits
+from lpld_core.networks.weights import read_weights
 from lpld_core.relabel.build import build_pool
 from lpld_core.settings import BuildSettings, ViewSettings
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import load_teacher
 from lpld_core.train.evaluate import ValidationSet
-from lpld_core.train.settings import TrainSettings
-from lpld_core.train.student import train_student
-from lpld_core.train.train_teacher import TeacherJob, train_teacher
+from lpld_core.train.settings import TrainSettings, temperature_in
+from lpld_core.train.student import StudentLoss, train_student
+from lpld_core.train.train_teacher import TeacherJob, train_teacher, true_class_loss
 from lpld_labels.pool.reader import PoolReader
 from tests.lpld_core.image_folders import NETWORK
 
 SEEDS = (0, 1, 2)
+SETTINGS = TrainSettings(
+    student=NETWORK,
+    learning_rate=0.01,
+    epochs=4,
+    phases="soft:1,hard:2,soft:1",
+    student_temperature="calibrated",
+    temperature_schedule="cosine",
+)
+OUTPUT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 0.2]])
+
+
+def log_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_a_run_that_stops_in_any_phase_ends_with_the_same_weights(
+    pool_path: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int | None
+) -> None:
+    settings = replace(SETTINGS, batch_size=batch_size)
+
+    def train(name: str, stop_at: int | None = None, **options: Any) -> Path:
+        def progress(done: int, total: int) -> None:
+            if done == stop_at:
+                raise KeyboardInterrupt
+
+        with PoolReader(pool_path) as pool:
+            chosen = replace(settings, **options)
+            return train_student(pool, images, tmp_path / name, chosen, progress=progress).weights
+
+    whole = read_weights(train("whole")).tensors
+    log = log_of(tmp_path / "whole")
+    assert [line["labels"] for line in log] == ["soft", "hard", "hard", "soft"]
+    assert [line["temperature"] for line in log] == [temperature_in(settings, epoch) for epoch in range(4)]
+    # Hard epochs do not calibrate.
+    first, *others = [line["student_temperature"] for line in log]
+    assert others == [others[0]] * 3 != [first] * 3
+    monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
+    for epoch, line in enumerate(log):
+        for step in (2, line["steps"]):
+            name = f"stopped-{epoch}-{step}"
+            with pytest.raises(KeyboardInterrupt):
+                train(name, sum(before["steps"] for before in log[:epoch]) + step)
+            found = read_weights(train(name, workers=1, replay="device")).tensors
+            assert all(torch.equal(found[key], tensor) for key, tensor in whole.items())
+            assert [after["loss"] for after in log_of(tmp_path / name)] == [after["loss"] for after in log]
+
+
+def test_the_loss_of_hard_labels_is_that_of_the_true_classes() -> None:
+    own, partner, weight = torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([0.7, 0.7])
+    labels = torch.tensor([[0.7, 0.3, 0.0], [0.3, 0.7, 0.0]])
+    settings = TrainSettings(epochs=2, phases="soft:1,hard:1", hard_smoothing=0.3, loss="mse+gt")
+    loss = StudentLoss(settings, label_kind="logits")
+    loss.start_epoch(1)
+    for rows in (slice(0, 2), slice(1, 2)):
+        expected = true_class_loss(own, partner, weight, 0.3)(OUTPUT[rows], rows)
+        torch.testing.assert_close(loss.of(labels, own)(OUTPUT[rows], rows), expected)
 
 
 def test_phases_are_not_worse_than_soft_labels_alone_at_40x(tmp_path: Path) -> None:
