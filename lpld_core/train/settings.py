@@ -55,7 +55,7 @@ class TrainSettings:
             "[default: soft throughout]"
         ),
     ] = None
-    hard_smoothing: Annotated[float, Setting("Label smoothing of hard labels.", ge=0, lt=1)] = 0.8
+    hard_smoothing: Annotated[float, Setting("Label smoothing of hard labels.", ge=0, lt=1)] = 0.2
     mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
     std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
 

@@ -23,7 +23,7 @@ from lpld_core.train.train_teacher import TeacherJob, train_teacher, true_class_
 from lpld_labels.pool.reader import PoolReader
 from tests.lpld_core.image_folders import NETWORK
 
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1)
 SETTINGS = TrainSettings(
     student=NETWORK,
     learning_rate=0.01,
@@ -93,7 +93,7 @@ def test_phases_are_not_worse_than_soft_labels_alone_at_40x(tmp_path: Path) -> N
     teacher = load_teacher(NETWORK, weights=job.out, classes=CLASSES)
     build = BuildSettings(**vars(views) | {"mix": "cutmix", "batch_size": 20}, epochs=40, ratio=40)
     build_pool(folders.distilled, tmp_path / "pool", build, ensemble=Ensemble([teacher]))
-    soft = TrainSettings(student=NETWORK, epochs=40, learning_rate=0.01)
+    soft = TrainSettings(student=NETWORK, epochs=40, learning_rate=0.01, scale_by_t2=True)
     phased = replace(soft, phases="soft:10,hard:20,soft:10")
     validation = ValidationSet(folders.validation, size=size)
     top1: dict[str | None, list[float]] = {}
@@ -107,4 +107,6 @@ def test_phases_are_not_worse_than_soft_labels_alone_at_40x(tmp_path: Path) -> N
                 )
                 assert result.accuracy is not None
                 top1.setdefault(settings.phases, []).append(result.accuracy.top1)
-    print(top1)
+    means = {phases: sum(found) / len(found) for phases, found in top1.items()}
+    # Three seeds had .73, .71 and .78 with soft labels, and .87, .84 and .83 with phases.
+    assert means[phased.phases] >= means[None], top1
