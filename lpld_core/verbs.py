@@ -297,6 +297,9 @@ def train(call: TrainCall) -> TrainResult:
     A decaying temperature (--temperature-schedule, preset lpqld) needs labels that serve every
     temperature: all logits (f16, int8) or klt. Top-k labels serve low temperatures only.
 
+    --phases trains some epochs on hard labels: fresh views of the images and their true classes. It helps
+    where few soft labels are left.
+
     Several processes (torchrun) share the rows of every step: --batch-size is their total, and a run may
     resume with another number of processes. BatchNorm sees only a process's own rows.
     """
