@@ -110,7 +110,8 @@ class TrainSettings:
 
     def deciding(self) -> dict[str, Any]:
         """Return the settings that affect the result of a run. Of the device, only the type does."""
-        decided = {name: value for name, value in asdict(self).items() if name not in _DECIDES_NOTHING}
+        without = _DECIDES_NOTHING if self.phases else (*_DECIDES_NOTHING, "phases", "hard_smoothing")
+        decided = {name: value for name, value in asdict(self).items() if name not in without}
         return {**decided, "device": self.device.partition(":")[0]}
 
 

@@ -17,7 +17,7 @@ from lpld_core.settings import BuildSettings, ViewSettings
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import load_teacher
 from lpld_core.train.evaluate import ValidationSet
-from lpld_core.train.settings import TrainSettings, temperature_in
+from lpld_core.train.settings import TrainSettings
 from lpld_core.train.student import StudentLoss, train_student
 from lpld_core.train.train_teacher import TeacherJob, train_teacher, true_class_loss
 from lpld_labels.pool.reader import PoolReader
@@ -30,8 +30,9 @@ SETTINGS = TrainSettings(
     epochs=4,
     phases="soft:1,hard:2,soft:1",
     student_temperature="calibrated",
-    temperature_schedule="cosine",
+    temperature=0.01,
 )
+"""Labels so sharp that the student's temperature moves."""
 OUTPUT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 0.2]])
 
 
@@ -57,7 +58,6 @@ def test_a_run_that_stops_in_any_phase_ends_with_the_same_weights(
     whole = read_weights(train("whole")).tensors
     log = log_of(tmp_path / "whole")
     assert [line["labels"] for line in log] == ["soft", "hard", "hard", "soft"]
-    assert [line["temperature"] for line in log] == [temperature_in(settings, epoch) for epoch in range(4)]
     # Hard epochs do not calibrate.
     first, *others = [line["student_temperature"] for line in log]
     assert others == [others[0]] * 3 != [first] * 3

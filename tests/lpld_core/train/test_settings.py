@@ -132,6 +132,9 @@ def test_phases_say_which_labels_an_epoch_uses() -> None:
     for epoch in range(60):
         assert temperature_in(settings, epoch) == temperature_in(without, epoch)
         assert rate_factor(settings, epoch) == rate_factor(without, epoch)
+    # Runs without phases resume whatever the version and the smoothing.
+    assert {"phases", "hard_smoothing"}.isdisjoint(without.deciding())
+    assert settings.deciding().items() >= {"phases": settings.phases, "hard_smoothing": 0.2}.items()
     for wrong in (
         "",
         "soft",
