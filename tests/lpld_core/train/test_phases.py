@@ -93,7 +93,7 @@ def test_phases_are_not_worse_than_soft_labels_alone_at_40x(tmp_path: Path) -> N
     teacher = load_teacher(NETWORK, weights=job.out, classes=CLASSES)
     build = BuildSettings(**vars(views) | {"mix": "cutmix", "batch_size": 20}, epochs=40, ratio=40)
     build_pool(folders.distilled, tmp_path / "pool", build, ensemble=Ensemble([teacher]))
-    soft = TrainSettings(student=NETWORK, epochs=40, learning_rate=0.01, scale_by_t2=True)
+    soft = TrainSettings(student=NETWORK, epochs=40, learning_rate=0.01, scale_by_t2=True, evaluate_every=40)
     phased = replace(soft, phases="soft:10,hard:20,soft:10")
     validation = ValidationSet(folders.validation, size=size)
     top1: dict[str | None, list[float]] = {}

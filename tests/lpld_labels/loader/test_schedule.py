@@ -168,7 +168,7 @@ def test_processes_together_are_one_process_with_the_global_batch(
         epochs=np.zeros(len(sizes), np.int32),
         rows=np.array(sizes),
         batches_per_epoch=1,
-        fresh_rows=np.ones(1),
+        fresh_rows=np.ones(1, np.int64),
         batch=batch,
         drop_last=drop_last,
         order=places,
