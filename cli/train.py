@@ -98,6 +98,7 @@ def command(pool: str, as_json: bool, **given: Any) -> None:
       lpld-labels train pools/tiny --images syn/tiny --val tiny/val --preset tiny
       lpld-labels train pools/plus --images syn/in1k --preset imagenet1k-plus --student mobilenet_v2
       lpld-labels train pools/in1k_10x --images syn/in1k_ipc10 --preset lpqld --ema 0.99
+      lpld-labels train pools/in1k_40x --images syn/in1k_ipc10 --phases soft:50,hard:200,soft:50
       lpld-labels train pools/in1k --images syn/in1k_ipc10 --sampling epoch-by-epoch
       lpld-labels train pools/in1k --images syn/in1k_ipc10 -b 1024 --accumulate 8
       torchrun --nproc-per-node 8 -m lpld_cli train pools/in1k --images syn/in1k_ipc10 --device cuda

@@ -18,7 +18,7 @@ from lpld_core.options import (
     look_over,
 )
 from lpld_core.settings import BuildSettings, LabelSettings, Precision
-from lpld_core.train.settings import ExperimentName, Replay, TrainSettings, preset_named
+from lpld_core.train.settings import ExperimentName, Replay, TrainSettings, parse_phases, preset_named
 from lpld_labels.errors import InvalidArgumentError, UsageError
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.io.addresses import Location, is_address, redact
@@ -278,8 +278,10 @@ class TrainCall(Writes, TrainSettings, RunOptions, FromPool):
 
 
 def train_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return default settings: the preset's values, and the number of workers unless on a CPU."""
+    """Return default settings: the preset's values, epochs by phases, and workers unless on a CPU."""
     values = values_of(TrainSettings, preset_named(given.get("preset")).train)
+    if given.get("phases"):
+        values["epochs"] = sum(epochs for _, epochs in parse_phases(given["phases"]))
     if given.get("device", "cpu") != "cpu":
         values["workers"] = min(8, os.cpu_count() or 1)
     return values
@@ -295,6 +297,9 @@ def train(call: TrainCall) -> TrainResult:
 
     A decaying temperature (--temperature-schedule, preset lpqld) needs labels that serve every
     temperature: all logits (f16, int8) or klt. Top-k labels serve low temperatures only.
+
+    --phases trains some epochs on hard labels: fresh views of the images and their true classes. It helps
+    where few soft labels are left.
 
     Several processes (torchrun) share the rows of every step: --batch-size is their total, and a run may
     resume with another number of processes. BatchNorm sees only a process's own rows.

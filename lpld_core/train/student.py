@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from lpld_core.networks.weights import Tensors, load_into
 from lpld_core.train.evaluate import Accuracy, ValidationSet
 from lpld_core.train.ranks import ALONE, Ranks, lost_processes_reported
 from lpld_core.train.run_directory import TrainingRun, describe_network, require_run_directory
-from lpld_core.train.settings import TrainSettings, temperature_in
+from lpld_core.train.settings import TrainSettings, labels_in, temperature_in
 from lpld_core.train.trainer import EpochProgress, LossOf, Trainer, TrainingBatch
 from lpld_labels.codecs.label_semantics import as_logits, find_normalisation, softened
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.images import ImageTable
 from lpld_labels.loader import PoolLoader, pool_loader
+from lpld_labels.loader.pool_loader import require_true_classes
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.images import check_images, find_images
 from lpld_labels.results import Result
@@ -97,6 +99,7 @@ def train_student(
         sampling=settings.sampling,
         seed=settings.seed,
         batches_per_epoch=epoch_steps(pool),
+        labels="soft" if settings.phases is None else partial(labels_in, settings),
         rank=ranks.rank,
         world_size=ranks.world,
         normalise=False,
@@ -158,7 +161,8 @@ class _Training:
         for epoch in range(self.epochs_done, settings.epochs):
             last = epoch + 1 == settings.epochs
             self.loss.start_epoch(epoch)
-            temperatures = {
+            used = {
+                "labels": self.loss.labels,
                 "temperature": self.loss.temperature,
                 "student_temperature": self.loss.student_temperature,
             }
@@ -173,7 +177,7 @@ class _Training:
                 continue
             self.run.log(
                 {
-                    **temperatures,
+                    **used,
                     "epoch": epoch,
                     "loss": done.loss,
                     "learning_rate": done.learning_rate,
@@ -231,7 +235,7 @@ class StudentLoss:
         self._kept = kept if settings.tail == "none" else None
         self._calibrated = 1.0
         self._last: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.temperature = temperature_in(settings, 0)
+        self.start_epoch(0)
 
     @property
     def student_temperature(self) -> float:
@@ -242,12 +246,15 @@ class StudentLoss:
 
     def start_epoch(self, epoch: int) -> None:
         self.temperature = temperature_in(self._settings, epoch)
+        self.labels = labels_in(self._settings, epoch)
 
     def of(self, labels: torch.Tensor, classes: torch.Tensor) -> LossOf:
         """Return the loss of a batch as a function of the student's logits; keep the batch for `end_epoch`.
 
         labels: float32 [B, C]. classes: int64 [B], the true class of each view's own image.
         """
+        if self.labels == "hard":
+            return partial(self._cross_entropy, labels)
         if self._settings.loss != "kl":
             return lambda output, rows: mse_and_truth(self._settings, output, labels[rows], classes[rows])
         target = self.target(labels)
@@ -261,6 +268,10 @@ class StudentLoss:
             return loss * self.temperature**2 if self._settings.scale_by_t2 else loss
 
         return kl_of
+
+    def _cross_entropy(self, labels: torch.Tensor, output: torch.Tensor, rows: slice) -> torch.Tensor:
+        target, smoothing = labels[rows].to(output.dtype), self._settings.hard_smoothing
+        return F.cross_entropy(output, target, label_smoothing=smoothing)
 
     def target(self, labels: torch.Tensor) -> torch.Tensor:
         kind, share = self._label_kind, self._settings.label_smoothing
@@ -349,12 +360,5 @@ def _class_folders(images: ImageTable, classes: int) -> list[str] | None:
 def _check(pool: PoolReader, settings: TrainSettings, validation: ValidationSet | None) -> None:
     if validation is not None:
         validation.require_classes(pool.classes, _class_folders(pool.images, pool.classes))
-    image_classes = int(pool.images.classes.max()) + 1
-    if settings.loss == "mse+gt" and image_classes != pool.classes:
-        raise InvalidArgumentError(
-            "this loss requires true classes, but images and labels differ in their number of classes",
-            where=pool.location,
-            expected=f"{pool.classes} class folders",
-            got=image_classes,
-            hint="train with the kl loss",
-        )
+    if settings.loss == "mse+gt":
+        require_true_classes(pool)

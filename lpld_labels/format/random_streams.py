@@ -36,6 +36,7 @@ class Stream(IntEnum):
     PROBE = 8  # (): the images of a teacher's probe.
     LOADER_ORDER = 0x5A4D504C  # (cycle or epoch): which batches or rows a loader yields, in which order.
     CROPS_OF_IMAGES = 0x464B4443  # (epoch): the order of images in FKD's scripts, and their crops.
+    FRESH_VIEWS = 0x46524553  # (): the seed of the views that a loader draws for hard labels.
     TRAINING = 0x54524149  # (epoch, step, process): torch's own draws while a student or teacher trains.
 
 

@@ -30,11 +30,13 @@ class PoolBatch(NamedTuple):
 
     images: float32 [B, 3, H, W], channels-last; mixed and normalised as the teacher saw them (or pixels
         0..255, see `pool_loader`).
-    labels: float32 [B, C]; logits, or probabilities if the pool holds them or a temperature was given.
+    labels: float32 [B, C]; logits, or probabilities if the pool holds them or a temperature was given. Hard
+        labels are probabilities: mix_strength at the target, the rest at the partner's.
     targets: int64 [B]; class of each view's own image.
     partner_targets: int64 [B]; class of the image mixed in; equals targets where nothing was mixed.
     mix_strength: float32 [B]; weight of the view itself, 1 where nothing was mixed.
-    keys: int64 [B, 3]; epoch, batch and slot of each row in the pool.
+    keys: int64 [B, 3]; epoch, batch and slot of each row in the pool. With hard labels, an epoch is a pass
+        over the images.
     """
 
     images: torch.Tensor
@@ -116,12 +118,15 @@ class BatchMaker:
             source = self._left()
             part = slice(self._start, min(self._start + rows - filled, len(source.pixels)))
             self._finish(source.pixels[part], images[filled : filled + part.stop - part.start])
-            labels.append(self.batches.pool.codec.join(tuple(array[part] for array in source.parts)))
+            labels.append(self._labels(source, part))
             rest.append([array[part] for array in source.facts])
             filled += part.stop - part.start
             self._start = part.stop
         facts = (_joined(list(parts)) for parts in zip(*rest, strict=True))
-        return PoolBatch(images, self._softened(_joined(labels), epoch), *facts)
+        joined = _joined(labels)
+        if source.parts:  # an epoch's label batches are all stored, or all fresh
+            joined = self._softened(joined, epoch)
+        return PoolBatch(images, joined, *facts)
 
     def _left(self) -> Rows:
         """Return the current label batch, or the next one if no rows are left."""
@@ -165,6 +170,14 @@ class BatchMaker:
                 got=pixels.dtype,
                 hint="pass normalise=True",
             )
+
+    def _labels(self, source: Rows, part: slice) -> torch.Tensor:
+        pool = self.batches.pool
+        if source.parts:
+            return pool.codec.join(tuple(array[part] for array in source.parts))
+        own, partner, strength = (fact[part, None] for fact in source.facts[:3])
+        labels = torch.zeros(len(own), pool.classes, device=own.device).scatter_(1, own, strength)
+        return labels.scatter_add_(1, partner, 1 - strength)
 
     def _softened(self, labels: torch.Tensor, epoch: int) -> torch.Tensor:
         if self.temperature is None:

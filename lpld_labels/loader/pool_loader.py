@@ -39,6 +39,7 @@ from lpld_labels.transforms.outputs import require_apart
 
 Location = str | os.PathLike[str]
 REPLAYS = ("auto", "cpu", "device")
+LABELS = ("soft", "hard")
 Maker = Callable[[Step], Any]
 """Returns the batch of a step; called once per step, in order."""
 
@@ -53,6 +54,7 @@ def pool_loader(
     sampling: str = "shuffled",
     seed: int = 0,
     batches_per_epoch: int | None = None,
+    labels: str | Callable[[int], str] = "soft",
     temperature: Temperature | None = None,
     normalise: bool | tuple[Sequence[float], Sequence[float]] = True,
     transform: Callable[[PoolBatch], Any] | None = None,
@@ -84,6 +86,9 @@ def pool_loader(
         "epoch-by-epoch": stored epochs in order. "stored": batches in stored order.
     seed: random seed of the sampling. The order depends on seed and epoch only.
     batches_per_epoch: label batches per epoch; by default, one pass over the images.
+    labels: "soft", "hard", or a function of the epoch that returns one of them. "soft": stored views with
+        the teacher's labels. "hard": as many label batches of fresh views, which the pool's augmentation
+        draws from (seed, epoch), with the images' true classes.
     temperature: a number, or a function of the epoch. The loader then yields probabilities
         softmax(z / temperature) instead of the stored labels.
     normalise: True for the mean and std of the pool's teachers; (mean, std) of pixels scaled to 0..1; False
@@ -118,11 +123,14 @@ def pool_loader(
     if normalise is not False:
         mean, std = (None, None) if normalise is True else normalise
         normalisation = find_normalisation(reader.header, mean, std, where=reader.location)
+    if labels != "soft":
+        _require_hard_labels(reader, labels)
     schedule = Schedule.of(
         reader,
         sampling=sampling,
         seed=seed,
         batches_per_epoch=batches_per_epoch,
+        hard=lambda epoch: (labels(epoch) if callable(labels) else labels) == "hard",
         equal_epochs=equal_epochs,
         batch=batch_size,
         drop_last=drop_last,
@@ -137,6 +145,7 @@ def pool_loader(
         None if on_device else store(workers=num_workers),
         buffers=num_workers * prefetch_factor + 1,
         shared=num_workers > 0,
+        seed=seed,
     )
     classes, memory = reader.images.classes.astype(np.int64), BufferPool()
 
@@ -236,6 +245,33 @@ def _check_processes(
     if rank is not None and world_size is not None and not 0 <= rank < world_size:
         raise InvalidArgumentError("rank is out of range", expected=f"0 to {world_size - 1}", got=rank)
     return partial(current_processes, rank, world_size)
+
+
+def _require_hard_labels(pool: PoolReader, labels: str | Callable[[int], str]) -> None:
+    """Refuse unknown labels, and a pool that lacks what hard ones require."""
+    if not callable(labels) and labels not in LABELS:
+        raise InvalidArgumentError("unknown labels", expected=f"one of {', '.join(LABELS)}", got=labels)
+    require_true_classes(pool)
+    how = pool.header.augmentation
+    if how.crop_scale is None or how.drawing_problem() is not None:
+        raise InvalidArgumentError(
+            "hard labels require fresh views, but the pool does not record how its views were drawn",
+            where=pool.location,
+            hint="pools made by build record it, imported ones do not",
+        )
+
+
+def require_true_classes(pool: PoolReader) -> None:
+    """Refuse a pool whose images are not divided into the classes of its labels."""
+    found = int(pool.images.classes.max()) + 1
+    if found != pool.classes:
+        raise InvalidArgumentError(
+            "true classes are required, but images and labels differ in their number of classes",
+            where=pool.location,
+            expected=f"{pool.classes} class folders",
+            got=found,
+            hint="train with soft labels and the kl loss",
+        )
 
 
 def _replays_on_device(

@@ -15,6 +15,9 @@ L is the number of batches in one pass over the images, ceil(images / batch size
 fewer than L batches, "batches", "shuffled" and "stored" repeat batches within an epoch; the other two have
 shorter epochs.
 
+An epoch of hard labels, whatever the sampling, uses the next L label batches of endless passes over the
+images, with fresh views. If the pool's label batches are all complete, so are these.
+
 Second: steps and shares. The rows of an epoch's label batches are concatenated. With W processes and b rows
 per batch, step s covers rows [s * b * W, (s + 1) * b * W). Process r takes the r-th block of b rows, so a
 step has the same rows in the same order as with one process and b * W rows. A shorter last step is shared
@@ -29,7 +32,7 @@ also renders their partners: at most one per row, and none if b is a multiple of
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -41,6 +44,7 @@ import torch.distributed
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.limits import MAX_INDEX, MAX_INTEGER
 from lpld_labels.format.random_streams import Stream, keyed_generator
+from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.reader import PoolReader
 
 SAMPLINGS = ("batches", "epochs", "epoch-by-epoch", "shuffled", "stored")
@@ -87,6 +91,7 @@ class Schedule:
 
     epochs, rows: [N], stored epoch and row count of each label batch, in key order. batches_per_epoch: L.
     equal_epochs: skip incomplete label batches. batch: rows per process and step; None: a label batch.
+    hard: whether an epoch uses hard labels. fresh_rows: rows of each label batch in a pass over the images.
     """
 
     sampling: str
@@ -94,6 +99,8 @@ class Schedule:
     epochs: npt.NDArray[np.integer]
     rows: npt.NDArray[np.integer]
     batches_per_epoch: int
+    fresh_rows: npt.NDArray[np.integer]
+    hard: Callable[[int], bool] = lambda _: False
     equal_epochs: bool = False
     batch: int | None = None
     drop_last: bool = False
@@ -124,8 +131,16 @@ class Schedule:
         """Return the schedule of a pool. batches_per_epoch: by default, images / batch size, rounded up."""
         if batches_per_epoch is None:
             batches_per_epoch = max(1, -(-len(pool.images) // pool.header.batch_size))
+        full, images, stored = pool.header.batch_size, len(pool.images), pool.index.rows
+        fresh = np.minimum(full, images - np.arange(0, images, full))
+        if settings.get("equal_epochs") or (stored == full).all():
+            fresh = fresh[fresh == fresh[0]]
         return Schedule(
-            epochs=pool.index.epochs, rows=pool.index.rows, batches_per_epoch=batches_per_epoch, **settings
+            epochs=pool.index.epochs,
+            rows=stored,
+            batches_per_epoch=batches_per_epoch,
+            fresh_rows=fresh,
+            **settings,
         )
 
     @property
@@ -135,11 +150,16 @@ class Schedule:
         return np.flatnonzero(self.rows == self.rows.max())
 
     def places(self, epoch: int) -> Integers:
-        """Return the places of a training epoch's label batches, in order: int64 [n]."""
+        """Return the places of a training epoch's label batches, in order: int64 [n].
+
+        In an epoch of hard labels, these are numbers in the endless passes over the images.
+        """
         if not 0 <= epoch <= MAX_INDEX:
             raise InvalidArgumentError("epoch is out of range", expected=f"0 to {MAX_INDEX}", got=epoch)
         usable = self._usable
         count, length = len(usable), self.batches_per_epoch
+        if self.hard(epoch):
+            return np.arange(epoch * length, (epoch + 1) * length)
         if self.sampling == "batches":
             return usable[_below(count, self._draws(epoch, length))]
         if self.sampling == "stored":
@@ -166,11 +186,18 @@ class Schedule:
         """Return uniform draws of `random`, the only method that NumPy keeps stable between releases."""
         return keyed_generator(self.seed, Stream.LOADER_ORDER, stream).random(count)
 
+    def fresh_key(self, epoch: int, place: int) -> BatchKey | None:
+        """Return (pass, batch) of a label batch with fresh views; None: the pool has it."""
+        return BatchKey(*divmod(place, len(self.fresh_rows))) if self.hard(epoch) else None
+
+    def _rows(self, epoch: int, places: Integers) -> npt.NDArray[np.integer]:
+        return self.fresh_rows[places % len(self.fresh_rows)] if self.hard(epoch) else self.rows[places]
+
     def units(self, epoch: int) -> tuple[Integers, Integers]:
         """Return the places of an epoch's label batches and the running total of units: int64 [n] each."""
         if epoch not in self._units:
             places = self.places(epoch)
-            sizes = np.ones(len(places), np.int64) if self.batch is None else self.rows[places]
+            sizes = np.ones(len(places), np.int64) if self.batch is None else self._rows(epoch, places)
             # Keep the last few epochs: they are used often, and workers run ahead.
             for old in list(self._units)[:-2]:
                 del self._units[old]
@@ -178,7 +205,7 @@ class Schedule:
         return self._units[epoch]
 
     def rows_of(self, epoch: int) -> int:
-        return int(self.rows[self.units(epoch)[0]].sum())
+        return int(self._rows(epoch, self.units(epoch)[0]).sum())
 
     def _sizes(self, position: Position, world: int) -> Integers:
         """Return how many units each process takes in each remaining step of the position's epoch."""

@@ -6,6 +6,7 @@ the order of the schedule for any number of workers. batches.py cuts the items i
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import threading
@@ -20,7 +21,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lpld_labels.codecs.base import Parts
 from lpld_labels.errors import LabelPoolError, PoolCorruptError, WorkerDiedError
-from lpld_labels.format.records import ViewBatch
+from lpld_labels.format.drawing import draw_views
+from lpld_labels.format.random_streams import Stream, keyed_generator
+from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.loader.schedule import Position, Processes, Runs, Schedule
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.apply import apply_views, take_views
@@ -30,18 +33,23 @@ CHECK_SECONDS = 1.0
 
 
 class Task(NamedTuple):
-    """One label batch to prepare. buffer: number of the pixel buffer. runs: ranges of rows; None: all."""
+    """One label batch to prepare. buffer: number of the pixel buffer. runs: ranges of rows; None: all.
+
+    fresh: draw the views of this key; None: read the label batch at `place`.
+    """
 
     place: int
     buffer: int
     runs: Runs | None
+    fresh: BatchKey | None
 
 
 class Prepared(NamedTuple):
     """n rows of a label batch, sent to the training process.
 
     slots: int64 [n]. views: the n views, then their mix partners if only some rows were requested.
-    parts: labels of the n rows (`Codec.split`). pixels: None without images, or if buffer `buffer` has them.
+    parts: labels of the n rows (`Codec.split`); () for fresh views.
+    pixels: None without images, or if buffer `buffer` has them.
     """
 
     slots: npt.NDArray[np.int64]
@@ -55,14 +63,20 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
     """The label batches of a pool, by task. Errors are returned, because DataLoader alters raised errors.
 
     store: the images; None prepares labels only. buffers: number of buffers, each for the pixels of one label
-    batch (uint8, or float32 with MixUp). shared: put the buffers into shared memory.
+    batch (uint8, or float32 with MixUp). shared: put the buffers into shared memory. seed: of fresh views.
     """
 
     def __init__(
-        self, pool: PoolReader, store: ImageStore | None = None, *, buffers: int = 1, shared: bool = False
+        self,
+        pool: PoolReader,
+        store: ImageStore | None = None,
+        *,
+        buffers: int = 1,
+        shared: bool = False,
+        seed: int = 0,
     ) -> None:
         self.pool = pool
-        self._store = store
+        self._store, self._seed = store, seed
         how = pool.header.augmentation
         shape = (buffers, pool.header.batch_size, how.output_height, how.output_width, 3)
         dtype = torch.float32 if how.mix == "mixup" else torch.uint8
@@ -80,13 +94,7 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
             return error
 
     def prepare(self, task: Task) -> Prepared:
-        encoded = self.pool.encoded_at(task.place)
-        views = encoded.views
-        try:
-            parts = self.pool.codec.split(encoded.payload, rows=views.rows, classes=self.pool.classes)
-        except PoolCorruptError as error:
-            where = f"{self.pool.location}, {views.key}"
-            raise PoolCorruptError(**{**error.parts(), "where": where}) from None
+        views, parts = self._stored(task.place) if task.fresh is None else (self._drawn(task.fresh), ())
         slots = np.arange(views.rows)
         if task.runs not in (None, ((0, views.rows),)):
             slots = np.concatenate([slots[start:stop] for start, stop in task.runs or ()])
@@ -94,6 +102,28 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
             parts = tuple(part[slots] for part in parts)
         pixels = None if self._store is None else self._render(self._store, views, task.buffer)
         return Prepared(slots=slots, views=views, parts=parts, buffer=task.buffer, pixels=pixels)
+
+    def _drawn(self, key: BatchKey) -> ViewBatch:
+        header = self.pool.header
+        # The pool's views may have been drawn from the same seed.
+        seed = int(keyed_generator(self._seed, Stream.FRESH_VIEWS).random() * 2**53)
+        return draw_views(
+            header.augmentation,
+            self.pool.images,
+            seed=seed,
+            epoch=key.epoch,
+            batch=key.batch,
+            batch_size=header.batch_size,
+        )
+
+    def _stored(self, place: int) -> tuple[ViewBatch, Parts]:
+        encoded = self.pool.encoded_at(place)
+        views = encoded.views
+        try:
+            return views, self.pool.codec.split(encoded.payload, rows=views.rows, classes=self.pool.classes)
+        except PoolCorruptError as error:
+            where = f"{self.pool.location}, {views.key}"
+            raise PoolCorruptError(**{**error.parts(), "where": where}) from None
 
     def _render(self, store: ImageStore, views: ViewBatch, buffer: int) -> torch.Tensor | None:
         """Write the pixels into a buffer, or return them if they do not fit the buffer's dtype."""
@@ -121,16 +151,28 @@ class TaskSampler(Sampler[Task]):
         self._buffers = buffers
 
     def __iter__(self) -> Iterator[Task]:
-        # The generator must not keep the pool alive: prefetching stops once the loader is garbage-collected.
-        self._pool.prefetch(place for place, _ in _endless(self._schedule, self.start, self.processes))
-        for made, (place, runs) in enumerate(_endless(self._schedule, self.start, self.processes)):
-            self._pool.advance()
-            yield Task(place, made % self._buffers, None if self._schedule.batch is None else runs)
+        schedule, position, processes = self._schedule, self.start, self.processes
+        buffers, prefetching = itertools.cycle(range(self._buffers)), False
+        while True:
+            hard = schedule.hard(position.epoch)
+            if not hard and not prefetching:
+                # The generator must not keep the pool alive: prefetching stops once the loader is
+                # garbage-collected.
+                self._pool.prefetch(_stored_places(schedule, position, processes))
+            prefetching = not hard
+            for place, runs in schedule.runs(position, processes):
+                if not hard:
+                    self._pool.advance()
+                fresh = schedule.fresh_key(position.epoch, place)
+                yield Task(place, next(buffers), None if schedule.batch is None else runs, fresh)
+            position = Position(position.epoch + 1)
 
 
-def _endless(schedule: Schedule, position: Position, processes: Processes) -> Iterator[tuple[int, Runs]]:
-    while True:
-        yield from schedule.runs(position, processes)
+def _stored_places(schedule: Schedule, position: Position, processes: Processes) -> Iterator[int]:
+    """Yield the places to read from a position on, up to the next epoch of hard labels."""
+    while not schedule.hard(position.epoch):
+        for place, _ in schedule.runs(position, processes):
+            yield place
         position = Position(position.epoch + 1)
 
 

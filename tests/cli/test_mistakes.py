@@ -139,6 +139,8 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("train pool --images images --out pool/run", 1, "the output is inside an input"),
     ("train bare --images pictures --val-by-order", 2, "--val"),
     ("train bare --images pictures --mean 1,1,1", 1, "give both"),
+    ("train bare --images pictures --phases soft,hard", 1, "such as soft:50,hard:200,soft:50"),
+    ("train bare --images pictures --phases soft:9,hard:9 --epochs 9", 1, "expected 9 epochs in all"),
     ("train bare --images pictures --student resnet81", 1, "resnet81"),
     ("train bare --images pictures --image-cache bare/cache", 1, "choose a path beside it"),
 ]

@@ -59,6 +59,15 @@ def test_options_replace_the_presets(built: Path, images: Path, tmp_path: Path, 
     assert about["preprocessing"]["mean"] == [0.5, 0.5, 0.5]
 
 
+def test_phases_set_the_number_of_epochs(built: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "run"
+    options = ("--preset", "hald", "--phases", "soft:1,hard:2", "--hard-smoothing", 0.2)
+    passed(cli("train", built, "--images", images, "--out", out, *STUDENT, *options))
+    assert [line["labels"] for line in log_of(out)] == ["soft", "hard", "hard"]
+    settings = settings_of(out)
+    assert (settings["hard_smoothing"], settings["schedule"]) == (0.2, "smoothed-cosine")
+
+
 def test_classes_are_known_by_name_or_order(built: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
     words = ("train", built, "--out", tmp_path / "run", *STUDENT, "--epochs", 1)
     renamed = write_images(tmp_path / "renamed", per_class=1)

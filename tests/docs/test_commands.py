@@ -21,6 +21,7 @@ Cli = Callable[..., Result]
 NETWORK = "small-resnet10:width=8,stem_stride=2"
 TEACHER = ("--teacher", NETWORK, "--teacher-weights", "teacher.safetensors")
 SMALLER = {"--teacher resnet18": " ".join(TEACHER), "width=32": "width=8", "--jobs 8": "--jobs 1"}
+SMALLER["--phases soft:50,hard:200,soft:50"] = "--phases soft:1,hard:1"
 """What documents say, and what is run in its place so that a test can wait for it."""
 ALSO: dict[str, tuple[object, ...]] = {
     "squeeze": ("--epochs", 1, "--threads", 1),

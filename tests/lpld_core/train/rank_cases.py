@@ -39,6 +39,7 @@ CASES = {
         **_EPOCHS,
     ),
     "true classes": TrainSettings(student=_PLAIN, batch_size=12, loss="mse+gt", **_EPOCHS),
+    "phases": TrainSettings(student=_PLAIN, batch_size=12, phases="soft:1,hard:1,soft:1", **_EPOCHS),
     # It has parameters that are not used, too.
     "batchnorm": TrainSettings(student=_BATCHNORM, **_EPOCHS),
 }

@@ -21,6 +21,7 @@ from lpld_core.train.settings import (
     SamplingPolicy,
     Schedule,
     TrainSettings,
+    labels_in,
     preset_named,
     rate_factor,
     temperature_in,
@@ -54,12 +55,13 @@ def test_presets_are_the_published_settings() -> None:
     in1k, tiny, in21k, plus = (
         EXPERIMENT_PRESETS[n] for n in ("imagenet1k", "tiny", "imagenet21k", "imagenet1k-plus")
     )
-    for preset in EXPERIMENT_PRESETS.values():
+    for name, preset in EXPERIMENT_PRESETS.items():
+        cosine = "smoothed-cosine" if name == "hald" else "cosine"
         label, train = preset.label, preset.train
         assert (label.crop_scale, label.epochs) == ((0.08, 1.0), train.epochs)
         # The last two as the programs do it, where the paper does not say.
         assert (train.temperature, train.schedule, train.decay_on, train.rate_steps) == (
-            20, "cosine", "weights", "epoch"
+            20, cosine, "weights", "epoch"
         )  # fmt: skip
     found = [
         (p.label.epochs, p.label.batch_size, p.label.flip, p.label.mix, p.label.cutout_fraction,
@@ -78,6 +80,14 @@ def test_presets_are_the_published_settings() -> None:
     lpqld = EXPERIMENT_PRESETS["lpqld"].train
     assert (lpqld.sampling, lpqld.temperature_schedule) == ("shuffled", "step")
     assert (lpqld.student_temperature, lpqld.tail, lpqld.ema) == ("calibrated", "none", None)
+    hald = EXPERIMENT_PRESETS["hald"]
+    assert (hald.label.mix, hald.label.batch_size) == ("cutmix", 16)
+    assert (hald.train.phases, hald.train.hard_smoothing) == ("soft:50,hard:200,soft:50", 0.8)
+    assert (hald.train.sampling, hald.train.learning_rate, hald.train.weight_decay) == (
+        "shuffled",
+        0.001,
+        0.01,
+    )
     augmentation = in1k.label.augmentation((224, 224))
     assert (augmentation.mix, augmentation.mix_alpha, augmentation.output_height) == ("cutmix", 1.0, 224)
     assert tiny.label.augmentation((64, 64)).mix_alpha is None
@@ -107,6 +117,34 @@ def test_the_temperature_falls_in_steps_or_along_a_cosine() -> None:
     assert temperature_in(cosine, 149) == pytest.approx(11)
     assert temperature_in(cosine, 299) == pytest.approx(2)
     assert temperature_in(replace(settings, temperature_schedule="constant"), 299) == 20
+
+
+def test_phases_say_which_labels_an_epoch_uses() -> None:
+    settings = TrainSettings(epochs=60, phases="soft:20,hard:30,soft:10", temperature_schedule="step")
+    assert [labels_in(settings, epoch) for epoch in range(61)] == ["soft"] * 20 + ["hard"] * 30 + [
+        "soft"
+    ] * 11
+    # Temperature and learning rate do not start again with a phase.
+    without = replace(settings, phases=None)
+    assert {labels_in(without, epoch) for epoch in range(61)} == {"soft"}
+    for epoch in range(60):
+        assert temperature_in(settings, epoch) == temperature_in(without, epoch)
+        assert rate_factor(settings, epoch) == rate_factor(without, epoch)
+    # Runs without phases resume whatever the version and the smoothing.
+    assert {"phases", "hard_smoothing"}.isdisjoint(without.deciding())
+    assert settings.deciding().items() >= {"phases": settings.phases, "hard_smoothing": 0.2}.items()
+    for wrong in (
+        "",
+        "soft",
+        "soft:0,hard:300",
+        "soft:299",
+        "soft:300,",
+        "soft: 300",
+        "medium:300",
+        "soft:\uff1300",
+    ):
+        with pytest.raises(InvalidArgumentError, match="phases is wrong"):
+            TrainSettings(phases=wrong)
 
 
 def test_biases_and_normalisation_do_not_decay() -> None:
@@ -145,7 +183,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     wrong: list[tuple[str, Any]] = [
         ("loss", "hinge"), ("sampling", "all"), ("temperature", 0.0), ("temperature", math.nan),
         ("learning_rate", -1.0), ("ema", 1.0), ("label_smoothing", 1.0), ("student_temperature", "mine"),
-        ("student_temperature", 0.0), ("epochs", 2**31),
+        ("student_temperature", 0.0), ("epochs", 2**31), ("hard_smoothing", 1.0),
     ]  # fmt: skip
     for field, value in wrong:
         with pytest.raises(InvalidArgumentError, match=field.replace("_", " ")):

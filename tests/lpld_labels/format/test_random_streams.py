@@ -16,6 +16,7 @@ VALUES = {
     Stream.PROBE: 8,
     Stream.LOADER_ORDER: 0x5A4D504C,
     Stream.CROPS_OF_IMAGES: 0x464B4443,
+    Stream.FRESH_VIEWS: 0x46524553,
     Stream.TRAINING: 0x54524149,
 }
 

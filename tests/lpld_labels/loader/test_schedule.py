@@ -32,7 +32,9 @@ EPOCHS = np.array([epoch for epoch, numbers in STORED.items() for _ in numbers],
 
 def schedule(sampling: str, *, seed: int = 0, length: int = 5) -> Schedule:
     rows = np.full(len(EPOCHS), 8)
-    return Schedule(sampling=sampling, seed=seed, epochs=EPOCHS, rows=rows, batches_per_epoch=length)
+    return Schedule(
+        sampling=sampling, seed=seed, epochs=EPOCHS, rows=rows, batches_per_epoch=length, fresh_rows=rows
+    )
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +132,9 @@ def test_bad_arguments_are_refused(pool: PoolReader) -> None:
         schedule("batches", length=0)
     with pytest.raises(InvalidArgumentError, match="epoch is out of range"):
         schedule("batches").places(-1)
+    none = EPOCHS[:0]
     with pytest.raises(InvalidArgumentError, match="contains no batches"):
-        Schedule(sampling="batches", seed=0, epochs=EPOCHS[:0], rows=EPOCHS[:0], batches_per_epoch=1)
+        Schedule(sampling="batches", seed=0, epochs=none, rows=none, batches_per_epoch=1, fresh_rows=none)
     with pytest.raises(InvalidArgumentError, match=r"different numbers of batches.*got 1 to 5 batches"):
         label_loader(pool, sampling="epochs", equal_epochs=True)
 
@@ -169,6 +172,7 @@ def test_processes_together_are_one_process_with_the_global_batch(
     places = data.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=12))
     rows = [(place, row) for place in places for row in range(sizes[place])]
     pool: dict[str, Any] = {"epochs": np.zeros(len(sizes)), "rows": np.array(sizes), "order": places}
+    pool["fresh_rows"] = np.ones(1, np.int64)
     epoch = Fixed(sampling="stored", seed=0, batches_per_epoch=1, batch=batch, drop_last=drop_last, **pool)
     total = len(rows)
     done = data.draw(st.integers(0, total))
