@@ -41,7 +41,7 @@ class Task(NamedTuple):
     place: int
     buffer: int
     runs: Runs | None
-    fresh: BatchKey | None
+    fresh: BatchKey | None = None
 
 
 class Prepared(NamedTuple):

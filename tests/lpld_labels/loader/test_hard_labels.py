@@ -19,9 +19,8 @@ from lpld_labels.format.records import ViewBatch
 from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
 from lpld_labels.render import ImageStore, apply_views, draw_views, normalise
 from lpld_labels.render.images import FolderImages
-from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import PruneSettings
-from tests.factories import write_pool
+from tests.factories import prune_pool, write_pool
 from tests.lpld_labels.loader.conftest import Pools
 from tests.lpld_labels.loader.loader_pools import KINDS, MEAN, STD
 from tests.servers.files import FileServer

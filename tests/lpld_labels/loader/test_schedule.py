@@ -108,20 +108,21 @@ def test_stored_orders_go_through_the_survivors_in_key_order() -> None:
 
 def test_an_epoch_is_a_pass_over_the_images() -> None:
     """The table of docs/howto/trainers.md, on a pool of 60 epochs of 3 label batches."""
-    epochs = np.repeat(np.arange(60), 3)
+    pool: dict[str, Any] = {"epochs": np.repeat(np.arange(60), 3), "rows": np.full(180, 8)}
+    pool["fresh_rows"] = np.full(3, 8)
     found: dict[str, list[list[int]]] = {}
     for name in SAMPLINGS:
-        plan = Schedule(sampling=name, seed=0, epochs=epochs, rows=np.full(180, 8), batches_per_epoch=3)
+        plan = Schedule(sampling=name, seed=0, batches_per_epoch=3, **pool)
         found[name] = [plan.places(epoch).tolist() for epoch in range(61)]
         assert {len(places) for places in found[name]} == {3}
     assert found["stored"][:2] == found["epoch-by-epoch"][:2] == [[0, 1, 2], [3, 4, 5]]
     assert found["stored"][60] == [0, 1, 2]
     assert sorted(place for places in found["shuffled"][:60] for place in places) == list(range(180))
     assert all(places == list(range(places[0], places[0] + 3)) for places in found["epochs"])
-    drawn = Schedule(sampling="batches", seed=0, epochs=epochs, rows=np.full(180, 8), batches_per_epoch=180)
+    drawn = Schedule(sampling="batches", seed=0, batches_per_epoch=180, **pool)
     shares = [len(set(drawn.places(epoch).tolist())) / 180 for epoch in range(100)]
     assert 0.62 < np.mean(shares) < 0.645
-    whole = Schedule(sampling="stored", seed=0, epochs=epochs, rows=np.full(180, 8), batches_per_epoch=180)
+    whole = Schedule(sampling="stored", seed=0, batches_per_epoch=180, **pool)
     assert whole.places(1).tolist() == list(range(180))
 
 
