@@ -272,7 +272,7 @@ class ClassMoments:
         count = images.clamp(min=1).view(-1, 1)
         mean = zeros.index_add(0, labels, means) / count
         variance = zeros.index_add(0, labels, squares) / count - mean.square()
-        weight = self.momentum * (images > 0).view(-1, 1)
+        weight = self.momentum * (images > 0).to(means.dtype).view(-1, 1)
         self._first += weight * (mean + self.shift - self._first)
         self._second += weight * (variance - self._second)
 
