@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +30,7 @@ SETTINGS = TrainSettings(
     student=NETWORK,
     learning_rate=0.01,
     epochs=5,
+    batch_size=4,
     phases="soft:2,hard:2,soft:1",
     student_temperature="calibrated",
     temperature=0.01,
@@ -40,19 +43,18 @@ def log_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("batch_size", [None, 4])
 def test_a_run_that_stops_in_any_phase_ends_with_the_same_weights(
-    pool_path: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int | None
+    pool_path: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = replace(SETTINGS, batch_size=batch_size)
-
     def train(name: str, stop_at: int | None = None, **options: Any) -> Path:
+        steps = itertools.count(1)
+
         def progress(done: int, total: int) -> None:
-            if done == stop_at:
+            if next(steps) == stop_at:
                 raise KeyboardInterrupt
 
         with PoolReader(pool_path) as pool:
-            chosen = replace(settings, **options)
+            chosen = replace(SETTINGS, **options)
             return train_student(pool, images, tmp_path / name, chosen, progress=progress).weights
 
     whole = read_weights(train("whole")).tensors
@@ -63,14 +65,16 @@ def test_a_run_that_stops_in_any_phase_ends_with_the_same_weights(
     assert calibrated == [calibrated[0]] * 3
     assert calibrated[0] < 1
     monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
-    for epoch, line in enumerate(log):
-        for step in (2, line["steps"]):
-            name = f"stopped-{epoch}-{step}"
-            with pytest.raises(KeyboardInterrupt):
-                train(name, sum(before["steps"] for before in log[:epoch]) + step)
-            found = read_weights(train(name, workers=1, replay="device")).tensors
-            assert all(torch.equal(found[key], tensor) for key, tensor in whole.items())
-            assert [after["loss"] for after in log_of(tmp_path / name)] == [after["loss"] for after in log]
+    ends = np.cumsum([line["steps"] for line in log]).tolist()
+    # Within each phase, and where one ends.
+    for stop_at in (3, ends[1], ends[1] + 3, ends[3], ends[3] + 3):
+        with pytest.raises(KeyboardInterrupt):
+            train(f"stop{stop_at}", stop_at)
+        found = read_weights(train(f"stop{stop_at}", workers=1, replay="device")).tensors
+        assert all(torch.equal(found[key], tensor) for key, tensor in whole.items())
+        assert [line["loss"] for line in log_of(tmp_path / f"stop{stop_at}")] == [
+            line["loss"] for line in log
+        ]
 
 
 def test_the_loss_of_hard_labels_is_that_of_the_true_classes() -> None:
