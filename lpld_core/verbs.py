@@ -363,12 +363,8 @@ class _DoctorCall(Shows, TeacherOptions):
     pool: Annotated[
         Location | None, Setting("A pool: a path or an address.  [default: a small new one]", option=False)
     ] = field(default=None, kw_only=False)
-    images: Annotated[
-        Location | None, Setting("The labelled image folder; not needed if POOL carries its images.")
-    ] = None
-    device: Annotated[
-        str | None, Setting("Device: cpu, cuda, cuda:1, mps ...  [default: cuda if there is one, else cpu]")
-    ] = None
+    images: Annotated[Location | None, Setting("The labelled images, unless POOL carries them.")] = None
+    device: Annotated[str | None, Setting("Device.  [default: cuda if there is one, else cpu]")] = None
     student: Annotated[str | None, Setting("Network to train.  [default: as for train]")] = None
     batch_size: Annotated[int | None, Setting("Rows per step.  [default: the pool's]", ge=1)] = None
     replay: Annotated[Replay, Setting("Where views are rendered, as for train.")] = "auto"
@@ -395,7 +391,6 @@ def doctor(call: _DoctorCall) -> Diagnosis:
     check_device(device)
     workers = train_defaults({"device": device})["workers"] if call.workers is None else call.workers
     settings = part_of(TrainSettings, call, device=device, workers=workers)
-    teachers = call.choices() if call.teacher else ()
-    patient = part_of(Patient, call, teachers=teachers, settings=settings)
+    patient = part_of(Patient, call, teachers=call.choices() if call.teacher else (), settings=settings)
     with progress_of(call.progress).stage("examining") as progress:
         return patient.examine(progress)

@@ -25,9 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_healthy_machine(cli: Cli) -> None:
     found = facts(cli("doctor", "--device", "cpu", "--json"))
-    assert set(found) == {
-        *("versions", "devices", "settings", "checks", "failed", "images_per_second", "bottleneck")
-    }
+    assert set(found) == {*("versions", "devices", "settings", "checks", "failed", "images_per_second")}
     assert set(found["versions"]) == {"python", "cuda", "driver", *doctor.PACKAGES}
     assert found["versions"]["torch"] == torch.__version__
     assert set(found["devices"]) == {"cpu", "cores", "threads", "memory_bytes", "gpus"}
@@ -37,7 +35,7 @@ def test_a_healthy_machine(cli: Cli) -> None:
     assert found["failed"] is None
     speeds = found["images_per_second"]
     slower = min(("loader", "network"), key=lambda name: speeds[name])
-    assert found["bottleneck"].startswith(f"The {slower} is the bottleneck")
+    assert found["checks"]["speed"].startswith(f"the {slower} is the bottleneck: {speeds[slower]:,} images/s")
     assert speeds["both"] > 0
 
 
@@ -68,7 +66,8 @@ def test_it_names_the_check_that_fails(
     other = cli("doctor", built, *here, "--teacher", "resnet81", "--json")
     one_line_error(other, "check 'teacher' failed", "unknown network")
     found = json.loads(other.stdout)
-    assert (found["failed"], found["images_per_second"], found["bottleneck"]) == ("teacher", {}, None)
+    assert (found["failed"], found["images_per_second"]) == ("teacher", {})
+    assert "speed" not in found["checks"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "equal", lambda *_: False)
         one_line_error(cli("doctor", built, *here), "check 'replay' failed", "differ from those of the CPU")
