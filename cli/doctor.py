@@ -17,7 +17,6 @@ from .progress import CommandProgress
 def command(pool: str | None, as_json: bool, **given: Any) -> None:
     """\b
     Examples:
-      lpld-labels doctor
       lpld-labels doctor --json > report.json
       lpld-labels doctor pools/in1k --images syn/in1k --teacher resnet18 --device cuda --workers 8
     """

@@ -176,19 +176,16 @@ def _small_pool(folder: Path, settings: TrainSettings) -> Path:
 def _machine() -> dict[str, Any]:
     versions: dict[str, str | None] = {"python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in PACKAGES}
-    driver = _search(r"\s(\d+\.\d+\S*)\s", "/proc/driver/nvidia/version")
+    files = [Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/version")]
+    text = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
+    cpu, driver = re.search(r"model name\s*: (.*)", text), re.search(r"NVRM.*?\s(\d+\.\S+)", text)
     gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
     devices = {
-        "cpu": _search(r"model name\s*: (.*)", "/proc/cpuinfo") or platform.machine(),
+        "cpu": cpu[1] if cpu else platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": [{"name": gpu.name, "memory_bytes": gpu.total_memory} for gpu in gpus],
     }
-    versions |= {"torch": torch.__version__, "cuda": torch.version.cuda, "driver": driver}
+    versions |= {"torch": torch.__version__, "cuda": torch.version.cuda, "driver": driver and driver[1]}
     return {"versions": versions, "devices": devices}
-
-
-def _search(pattern: str, path: str) -> str | None:
-    found = re.search(pattern, Path(path).read_text(encoding="utf-8")) if Path(path).is_file() else None
-    return found and found[1]
