@@ -378,7 +378,7 @@ def doctor(call: _DoctorCall) -> Diagnosis:
 
     Shows versions and devices. Checks that labels of a few batches of POOL decode, and views render, as on a
     CPU, and that --teacher gives the labels of one. Then measures images per second: of the loader alone, of
-    training steps alone, and of both. Without POOL, uses a small new one. The exit code is 1 if a check fails.
+    training steps alone, and of both. Without POOL, it uses a small one. A failed check gives exit code 1.
     """
     import torch
 

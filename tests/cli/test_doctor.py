@@ -12,6 +12,7 @@ import torch
 from lpld_core import doctor
 from lpld_labels.render.device import DeviceReplay
 from tests.cli.build_runs import TEACHER, Cli, facts, one_line_error, passed
+from tests.factories import write_pool
 from tests.lpld_core.image_folders import NETWORK
 
 NET = [*TEACHER[:-2], "--device", "cpu"]
@@ -61,6 +62,8 @@ def test_it_names_the_check_that_fails(
 ) -> None:
     here = ("--images", images, "--device", "cpu")
     one_line_error(cli("doctor", tmp_path / "none", *here), "check 'read' failed", "not a label pool")
+    write_pool(tmp_path / "empty", []).close()
+    one_line_error(cli("doctor", tmp_path / "empty", *here), "check 'read' failed", "holds no batches")
     wrong = cli("doctor", built, *here, "--teacher", "small-resnet10:width=9", *NET[2:])
     one_line_error(wrong, "check 'teacher' failed", "small-resnet10:width=9", "is not the pool's")
     other = cli("doctor", built, *here, "--teacher", "resnet81", "--json")
