@@ -16,7 +16,6 @@ from .options import verb_command
 def command(pool: str | None = None, *, as_json: bool, **given: Any) -> None:
     """\b
     Examples:
-      lpld-labels doctor
       lpld-labels doctor --json > report.json
       lpld-labels doctor pools/in1k --images syn/in1k --teacher resnet18 --device cuda --workers 8
     """

@@ -37,16 +37,14 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.device import images_fit
 from lpld_labels.results import Result
 
-SECONDS = 5.0
-"""Length of each measurement."""
+SECONDS = 5.0  # of each measurement
 PACKAGES = ("lpld-labels", "torch", "torchvision", "pyarrow", "zstandard", "numpy", "pillow")
 SMALL = TeacherChoice(name="small-resnet10:width=16", weights=RANDOM_WEIGHTS, input_size=(32, 32))
-"""Teacher and student of the small pool."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Diagnosis(Result):
-    """Result of `doctor`. failed: name of the failed check. images_per_second: empty if a check failed."""
+    """Result of `doctor`. checks: what each found. failed: name of a failed check, which ended it."""
 
     versions: dict[str, str | None]
     devices: dict[str, Any]
@@ -54,7 +52,6 @@ class Diagnosis(Result):
     checks: dict[str, str]
     failed: str | None
     images_per_second: dict[str, float]
-    bottleneck: str | None
 
 
 @dataclass(kw_only=True)
@@ -65,7 +62,6 @@ class Patient:
     images: Location | None
     teachers: Sequence[TeacherChoice]
     settings: TrainSettings
-    _stack: ExitStack = field(default_factory=ExitStack)
     _speeds: dict[str, float] = field(default_factory=dict)
 
     def examine(self, progress: Progress) -> Diagnosis:
@@ -73,7 +69,7 @@ class Patient:
         steps = (self.read, self.replay, self.labels, self.teacher, self.speed)
         checks: dict[str, str] = {}
         failed = None
-        with self._stack:
+        with ExitStack() as self._stack:
             for done, step in enumerate(steps, 1):
                 try:
                     checks[step.__name__] = step()
@@ -89,7 +85,6 @@ class Patient:
             checks=checks,
             failed=failed,
             images_per_second=self._speeds,
-            bottleneck=None if failed else _bottleneck(**self._speeds),
         )
 
     def read(self) -> str:
@@ -103,19 +98,16 @@ class Patient:
         return f"{len(self._on_cpu)} label batches were read"
 
     def replay(self) -> str:
-        device = torch.device(self.settings.device)
-        fit = images_fit(self._reader.images, device, None)
-        loader = self._loader(device=device, replay="device" if fit else "cpu")
+        fit = images_fit(self._reader.images, torch.device(self.settings.device), None)
+        loader = self._loader(device=self.settings.device, replay="device" if fit else "cpu")
         self._pairs = [(theirs, ours.to("cpu")) for theirs, ours in zip(self._on_cpu, loader, strict=False)]
         if not all(torch.equal(theirs.images, ours.images) for theirs, ours in self._pairs):
             raise ComputationError("views rendered on the device differ from those of the CPU")
-        if not fit:
-            return "skipped: the images do not fit on the device"
-        return "views rendered on the device equal those of the CPU bit for bit"
+        same = "views rendered on the device equal those of the CPU bit for bit"
+        return same if fit else "skipped: the images do not fit on the device"
 
     def labels(self) -> str:
-        pairs = [(theirs.labels, ours.labels) for theirs, ours in self._pairs]
-        errors = [float((ours - theirs).abs().max() / theirs.abs().max()) for theirs, ours in pairs]
+        errors = [float((b.labels - a.labels).abs().max() / a.labels.abs().max()) for a, b in self._pairs]
         text = f"decoded labels differ from those of the CPU by {max(errors):.2g} of the largest"
         if not all(error <= SUM_NOISE for error in errors):
             raise ComputationError(text)
@@ -144,16 +136,19 @@ class Patient:
             step = TrainingBatch(batch.images, loss.of(batch.labels, batch.targets))
             trainer.run_epoch(0, [step], steps=2)  # not the last step, which would wait for a GPU
 
+        first = next(stream)  # starts the workers
         self._speeds["loader"] = self._rate(lambda _: None, stream)
-        self._speeds["network"] = self._rate(train, repeat(next(stream)))
+        self._speeds["network"] = self._rate(train, repeat(first))
         self._speeds["both"] = self._rate(train, stream)
-        return "measured"
+        slow, fast = sorted(("loader", "network"), key=lambda name: self._speeds[name])
+        alone = f"{self._speeds[slow]:,} images/s alone, the {fast} {self._speeds[fast]:,}"
+        return f"the {slow} is the bottleneck: {alone}, and both together {self._speeds['both']:,}"
 
     def _rate(self, use: Callable[[PoolBatch], None], batches: Iterator[PoolBatch]) -> float:
         """Return images per second."""
         wait = torch.zeros((), device=self.settings.device).item
-        for batch in islice(batches, 1 if self.settings.device == "cpu" else 5):  # warm-up
-            use(batch)
+        for batch in islice(batches, 0 if self.settings.device == "cpu" else 5):
+            use(batch)  # GPU kernels are loaded and chosen in the first steps
         wait()
         rows, begin = 0, time.perf_counter()
         while time.perf_counter() - begin < SECONDS:
@@ -181,25 +176,16 @@ def _small_pool(folder: Path, settings: TrainSettings) -> Path:
 def _machine() -> dict[str, Any]:
     versions: dict[str, str | None] = {"python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in PACKAGES}
-    driver = _search(r"\s(\d+\.\d+\S*)\s", "/proc/driver/nvidia/version")
+    files = [Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/version")]
+    text = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
+    cpu, driver = re.search(r"model name\s*: (.*)", text), re.search(r"NVRM.*?\s(\d+\.\S+)", text)
     gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
     devices = {
-        "cpu": _search(r"model name\s*: (.*)", "/proc/cpuinfo") or platform.machine(),
+        "cpu": cpu[1] if cpu else platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": [{"name": gpu.name, "memory_bytes": gpu.total_memory} for gpu in gpus],
     }
-    versions |= {"torch": torch.__version__, "cuda": torch.version.cuda, "driver": driver}
+    versions |= {"torch": torch.__version__, "cuda": torch.version.cuda, "driver": driver and driver[1]}
     return {"versions": versions, "devices": devices}
-
-
-def _search(pattern: str, path: str) -> str | None:
-    found = re.search(pattern, Path(path).read_text(encoding="utf-8")) if Path(path).is_file() else None
-    return found and found[1]
-
-
-def _bottleneck(loader: float, network: float, both: float) -> str:
-    (slow, slower), (fast, faster) = sorted([(loader, "loader"), (network, "network")])
-    alone = f"{slow:,g} images/s alone, the {faster} {fast:,g}"
-    return f"The {slower} is the bottleneck: {alone}, and both together {both:,g}."

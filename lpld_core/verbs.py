@@ -368,12 +368,8 @@ class _DoctorCall(Shows, TeacherOptions):
     pool: Annotated[
         Location | None, Setting("A pool: a path or an address.  [default: a small new one]", option=False)
     ] = field(default=None, kw_only=False)
-    images: Annotated[
-        Location | None, Setting("The labelled image folder; not needed if POOL carries its images.")
-    ] = None
-    device: Annotated[
-        str | None, Setting("Device: cpu, cuda, cuda:1, mps ...  [default: cuda if there is one, else cpu]")
-    ] = None
+    images: Annotated[Location | None, Setting("The labelled images, unless POOL carries them.")] = None
+    device: Annotated[str | None, Setting("Device.  [default: cuda if there is one, else cpu]")] = None
     student: Annotated[str | None, Setting("Network to train.  [default: as for train]")] = None
     batch_size: Annotated[int | None, Setting("Rows per step.  [default: the pool's]", ge=1)] = None
     replay: Annotated[Replay, Setting("Where views are rendered, as for train.")] = "auto"
@@ -387,8 +383,7 @@ def doctor(call: _DoctorCall) -> Diagnosis:
 
     Shows versions and devices. Checks that labels of a few batches of POOL decode, and views render, as on a
     CPU, and that --teacher gives the labels of one. Then measures images per second: of the loader alone, of
-    training steps alone, and of both. Without POOL, uses a small pool of random images. The exit code is 1
-    if a check fails.
+    training steps alone, and of both. Without POOL, it uses a small one. A failed check gives exit code 1.
     """
     import torch
 
@@ -400,7 +395,6 @@ def doctor(call: _DoctorCall) -> Diagnosis:
     check_device(device)
     workers = train_defaults({"device": device})["workers"] if call.workers is None else call.workers
     settings = part_of(TrainSettings, call, device=device, workers=workers)
-    teachers = call.choices() if call.teacher else ()
-    patient = part_of(Patient, call, teachers=teachers, settings=settings)
+    patient = part_of(Patient, call, teachers=call.choices() if call.teacher else (), settings=settings)
     with progress_of(call.progress).stage("examining") as progress:
         return patient.examine(progress)

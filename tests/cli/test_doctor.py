@@ -12,6 +12,7 @@ import torch
 from lpld_core import doctor
 from lpld_labels.render.device import DeviceReplay
 from tests.cli.build_runs import TEACHER, Cli, facts, one_line_error, passed
+from tests.factories import write_pool
 from tests.lpld_core.image_folders import NETWORK
 
 NET = [*TEACHER[:-2], "--device", "cpu"]
@@ -25,9 +26,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_healthy_machine(cli: Cli) -> None:
     found = facts(cli("doctor", "--device", "cpu", "--json"))
-    assert set(found) == {
-        *("versions", "devices", "settings", "checks", "failed", "images_per_second", "bottleneck")
-    }
+    assert set(found) == {*("versions", "devices", "settings", "checks", "failed", "images_per_second")}
     assert set(found["versions"]) == {"python", "cuda", "driver", *doctor.PACKAGES}
     assert found["versions"]["torch"] == torch.__version__
     assert set(found["devices"]) == {"cpu", "cores", "threads", "memory_bytes", "gpus"}
@@ -37,7 +36,7 @@ def test_a_healthy_machine(cli: Cli) -> None:
     assert found["failed"] is None
     speeds = found["images_per_second"]
     slower = min(("loader", "network"), key=lambda name: speeds[name])
-    assert found["bottleneck"].startswith(f"The {slower} is the bottleneck")
+    assert found["checks"]["speed"].startswith(f"the {slower} is the bottleneck: {speeds[slower]:,} images/s")
     assert speeds["both"] > 0
 
 
@@ -63,12 +62,15 @@ def test_it_names_the_check_that_fails(
 ) -> None:
     here = ("--images", images, "--device", "cpu")
     one_line_error(cli("doctor", tmp_path / "none", *here), "check 'read' failed", "not a label pool")
+    write_pool(tmp_path / "empty", []).close()
+    one_line_error(cli("doctor", tmp_path / "empty", *here), "check 'read' failed", "holds no batches")
     wrong = cli("doctor", built, *here, "--teacher", "small-resnet10:width=9", *NET[2:])
     one_line_error(wrong, "check 'teacher' failed", "small-resnet10:width=9", "is not the pool's")
     other = cli("doctor", built, *here, "--teacher", "resnet81", "--json")
     one_line_error(other, "check 'teacher' failed", "unknown network")
     found = json.loads(other.stdout)
-    assert (found["failed"], found["images_per_second"], found["bottleneck"]) == ("teacher", {}, None)
+    assert (found["failed"], found["images_per_second"]) == ("teacher", {})
+    assert "speed" not in found["checks"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "equal", lambda *_: False)
         one_line_error(cli("doctor", built, *here), "check 'replay' failed", "differ from those of the CPU")

@@ -65,7 +65,8 @@ def test_defaults_are_the_command_line_s() -> None:
 
 
 @pytest.mark.slow
-def test_a_user_s_program_calls_every_verb(tmp_path: Path) -> None:
+def test_a_user_s_program_calls_every_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lpld_core.doctor.SECONDS", 0.05)
     write_images(tmp_path / "real", classes=3, per_class=6)
     user_program.main(tmp_path / "real", tmp_path)
     source = Path(user_program.__file__).read_text()
