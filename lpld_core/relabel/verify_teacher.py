@@ -188,7 +188,9 @@ class _Meaning:
 
 def _stored_meaning(header: PoolHeader) -> _Meaning:
     parameters = import_parameters(header)
-    temperature = parameters.get("temperature", 1.0)
+    temperature = parameters.get("temperature")
+    if temperature is None:
+        temperature = 1.0
     if not isinstance(temperature, int | float) or temperature <= 0:
         raise InvalidArgumentError(
             "recorded temperature is wrong", expected="a positive number", got=temperature

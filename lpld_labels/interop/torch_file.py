@@ -49,7 +49,7 @@ class Limits(NamedTuple):
 
 MAX_MEMBERS, MAX_INSTRUCTIONS, MAX_VALUES = ONE_BATCH = Limits(1000, 200_000, 100_000)
 """Label files have about ten members and a few hundred instructions."""
-ONE_EPOCH = Limits(1 << 16, 1 << 21, 1 << 20)
+ONE_EPOCH = Limits(1 << 16, 1_500_000, 1_000_000)
 """ImageNet-1K, 50 images per class in batches of 16: 12,500 members and 570,000 instructions."""
 ID_LISTS = Limits(1000, 1 << 22, 1 << 22)
 """An instruction per image id."""
