@@ -19,9 +19,8 @@ NET = [*TEACHER[:-2], "--device", "cpu"]
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
     monkeypatch.setattr(doctor, "SECONDS", 0.05)
-    torch.set_num_threads(1)
 
 
 def test_a_healthy_machine(cli: Cli) -> None:
@@ -63,7 +62,7 @@ def test_it_names_the_check_that_fails(
     here = ("--images", images, "--device", "cpu")
     one_line_error(cli("doctor", tmp_path / "none", *here), "check 'read' failed", "not a label pool")
     write_pool(tmp_path / "empty", []).close()
-    one_line_error(cli("doctor", tmp_path / "empty", *here), "check 'read' failed", "holds no batches")
+    one_line_error(cli("doctor", tmp_path / "empty", *here), "check 'read' failed", "contains no batches")
     wrong = cli("doctor", built, *here, "--teacher", "small-resnet10:width=9", *NET[2:])
     one_line_error(wrong, "check 'teacher' failed", "small-resnet10:width=9", "is not the pool's")
     other = cli("doctor", built, *here, "--teacher", "resnet81", "--json")
