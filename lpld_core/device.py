@@ -37,7 +37,9 @@ def gradient_scaler(device: torch.device, amp: Precision) -> Any:
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return the tensor on a device; to a GPU, the copy is queued and the host does not wait."""
-    if device.type == "cuda" and tensor.device.type == "cpu" and torch.cuda.is_available():
+    if device.type != "cuda":
+        return tensor.to(device)  # MPS would queue the copy and not keep the original alive until then
+    if tensor.device.type == "cpu" and torch.cuda.is_available():
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
@@ -54,7 +56,8 @@ def read_behind(results: Iterable[tuple[About, torch.Tensor]]) -> Iterator[tuple
         copy.copy_(tensor, non_blocking=True)
         copied = torch.cuda.Event() if there else None  # type: ignore[no-untyped-call]  # torch leaves it
         if copied is not None:
-            copied.record()
+            # By default, the event is recorded on the current device, which may be another one.
+            copied.record(torch.cuda.current_stream(tensor.device))
         if waiting is not None:
             yield _finished(*waiting)
         waiting = about, copy, copied

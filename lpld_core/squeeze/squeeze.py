@@ -261,20 +261,20 @@ class ClassMoments:
 
     def add(self, labels: Tensor, means: Tensor, squares: Tensor) -> None:
         """Add a batch: labels int64 [B], mean and mean square float64 [B, channels] of each image."""
-        images = torch.zeros_like(self.counts).index_add_(0, labels, torch.ones_like(labels))
-        self.counts += images
+        self.counts.index_add_(0, labels, torch.ones_like(labels))
         if self.momentum is None:
             self._first.index_add_(0, labels, means)
             self._second.index_add_(0, labels, squares)
             return
-        # All classes at once: selecting those of the batch would make the host wait for a GPU.
-        zeros = torch.zeros_like(self._first)
-        count = images.clamp(min=1).view(-1, 1)
-        mean = zeros.index_add(0, labels, means) / count
-        variance = zeros.index_add(0, labels, squares) / count - mean.square()
-        weight = self.momentum * (images > 0).to(means.dtype).view(-1, 1)
-        self._first += weight * (mean + self.shift - self._first)
-        self._second += weight * (variance - self._second)
+        # Sum each class in its first row. Selecting the classes would make the host wait for a GPU.
+        same = labels == labels[:, None]
+        row = torch.where(same, torch.arange(len(labels), device=labels.device), len(labels)).amin(dim=1)
+        images, zeros = same.sum(dim=1).view(-1, 1), torch.zeros_like(means)
+        mean = zeros.index_add(0, row, means)[row] / images
+        variance = zeros.index_add(0, row, squares)[row] / images - mean.square()
+        for average, now in ((self._first, mean + self.shift), (self._second, variance)):
+            before = average[labels]
+            average[labels] = before + self.momentum * (now - before)  # equal in all rows of a class
 
     def result(self) -> tuple[Tensor, Tensor]:
         """Return mean and variance, float64 [classes, channels] each; exact moments of 0 images are NaN."""

@@ -247,11 +247,11 @@ def _memory_format(model: nn.Module, device: torch.device) -> torch.memory_forma
 
 def _optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
     groups = parameter_groups(model, settings)
+    if settings.optimizer == "sgd":
+        # Not fused: if its first step overflows, fused SGD keeps uninitialised memory as momentum.
+        return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=settings.momentum)
     # A fused optimizer skips the step of an overflow without the host reading a flag from the GPU.
     fused = True if settings.amp == "fp16" and settings.device.startswith("cuda") else None
-    if settings.optimizer == "sgd":
-        momentum = settings.momentum
-        return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=momentum, fused=fused)
     return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=fused)
 
 

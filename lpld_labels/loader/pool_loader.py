@@ -130,7 +130,7 @@ def pool_loader(
         sampling=sampling,
         seed=seed,
         batches_per_epoch=batches_per_epoch,
-        hard=lambda epoch: (labels(epoch) if callable(labels) else labels) == "hard",
+        hard=partial(_is_hard, labels),
         equal_epochs=equal_epochs,
         batch=batch_size,
         drop_last=drop_last,
@@ -247,10 +247,16 @@ def _check_processes(
     return partial(current_processes, rank, world_size)
 
 
+def _is_hard(labels: str | Callable[[int], str], epoch: int) -> bool:
+    found = labels(epoch) if callable(labels) else labels
+    if found not in LABELS:
+        raise InvalidArgumentError("unknown labels", expected=f"one of {', '.join(LABELS)}", got=found)
+    return found == "hard"
+
+
 def _require_hard_labels(pool: PoolReader, labels: str | Callable[[int], str]) -> None:
     """Refuse unknown labels, and a pool that lacks what hard ones require."""
-    if not callable(labels) and labels not in LABELS:
-        raise InvalidArgumentError("unknown labels", expected=f"one of {', '.join(LABELS)}", got=labels)
+    _is_hard(labels, 0)
     require_true_classes(pool)
     how = pool.header.augmentation
     if how.crop_scale is None or how.drawing_problem() is not None:

@@ -25,14 +25,15 @@ _ALIGNMENT = 16
 
 
 def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """Return CPU tensors on a device, in one copy from pinned memory that the host does not wait for.
+    """Return CPU tensors on a device, in one copy; to a GPU, from pinned memory and without waiting.
 
     The originals may be overwritten at once, unless the device is the CPU: it gets the tensors themselves.
     """
     if device.type == "cpu":
         return list(tensors)
     ends = np.cumsum([-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors]).tolist()
-    block = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
+    cuda = device.type == "cuda"  # Only there does a queued copy keep `block` alive.
+    block = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=cuda)
 
     def parts(memory: torch.Tensor) -> Iterator[torch.Tensor]:
         for tensor, start in zip(tensors, [0, *ends], strict=False):
@@ -40,7 +41,7 @@ def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Te
 
     for part, tensor in zip(parts(block), tensors, strict=True):
         part.copy_(tensor)
-    return list(parts(block.to(device, non_blocking=True)))
+    return list(parts(block.to(device, non_blocking=cuda)))
 
 
 def images_fit(table: ImageTable, device: torch.device, device_bytes: int | None) -> bool:

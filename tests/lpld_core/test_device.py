@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lpld_core.device import read_behind
+from lpld_core.device import read_behind, to_device
 from lpld_core.networks.models import network_source
 from lpld_core.recover.optimise import GroupOptimiser, layer_targets
 from lpld_core.recover.settings import RecoverSettings
@@ -22,8 +22,9 @@ from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_core.train.settings import TrainSettings
 from lpld_core.train.student import StudentLoss
-from lpld_core.train.trainer import EpochProgress, Trainer, TrainingBatch
+from lpld_core.train.trainer import EpochProgress, Trainer, TrainingBatch, _optimizer
 from lpld_labels.format.manifest import Teacher
+from lpld_labels.render.device import send
 
 NORMALISATION: dict[str, Any] = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
 CLASSES, ROWS, SIZE = 10, 8, 32
@@ -174,6 +175,25 @@ def test_class_statistics_never_wait_for_the_gpu(reads: Reads, momentum: float |
     reads.counts.clear()
     assert list(gather(teacher, batches, rows, moments)) == [ROWS] * 3
     assert not +reads.counts
+
+
+def test_only_copies_to_a_gpu_are_queued() -> None:
+    """MPS, for which the meta device stands, reads the original when its memory may hold something else."""
+    with Reads() as reads:
+        to_device(torch.zeros(2), torch.device("meta"))
+        send([torch.zeros(2)], torch.device("meta"))
+    assert reads.counts["copy"] == 2
+
+
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="training in fp16 requires PyTorch 2.3")
+def test_sgd_keeps_nothing_of_a_first_step_that_overflows() -> None:
+    """Built for a GPU. A CPU can take fused steps as well."""
+    model = nn.Linear(2, 1)
+    optimizer = _optimizer(model, TrainSettings(device="cuda", amp="fp16", optimizer="sgd"))
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.ones(2, 2)).sum() * torch.inf).backward()
+    scaler.step(optimizer)
+    assert not optimizer.state
 
 
 def test_a_read_in_the_loss_is_counted(reads: Reads) -> None:

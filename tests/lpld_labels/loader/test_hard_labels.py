@@ -146,6 +146,10 @@ def test_what_cannot_have_hard_labels_is_refused(pools: Pools, folder: Path, tmp
     pool = pools["cutmix"]
     with pytest.raises(InvalidArgumentError, match=r"unknown labels .*soft, hard"):
         opened(pool, folder, labels="medium")
+    later = opened(pool, folder, labels=lambda epoch: "Hard" if epoch else "soft")
+    later.set_epoch(1)
+    with pytest.raises(InvalidArgumentError, match=r"unknown labels .*Hard"):
+        list(later)
     unknown = replace(pool.header, augmentation=replace(pool.header.augmentation, crop_scale=None))
     write_pool(tmp_path / "imported", list(pool), header=unknown, images=pool.images).close()
     with PoolReader(tmp_path / "imported") as imported:
