@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from lpld_labels.errors import (
     UnsafePickleError,
 )
 from lpld_labels.format.manifest import ENSEMBLE_WORDS
+from lpld_labels.format.strict_json import to_json
 from lpld_labels.interop.batch_file import read_batches
 from lpld_labels.interop.importing import import_labels
-from lpld_labels.interop.layouts import CIFAR, HALD, IMAGENET
+from lpld_labels.interop.layouts import CIFAR, HALD, HEADER_FILE, IMAGENET
 from lpld_labels.interop.pixels import crops_in_pixels
 from lpld_labels.interop.settings import ImportOptions
 from lpld_labels.interop.torch_file import read_id_lists
@@ -282,6 +284,26 @@ def test_ids_of_the_wrong_form(tmp_path: Path, hald: tuple[Path, Path], name: st
     (source / "sampler_indices_dict.pt").unlink()
     with pytest.raises(LabelSourceError, match="image ids are missing"):
         import_labels(source, tmp_path / "pool", images=images)
+
+
+def test_lists_without_ids(tmp_path: Path, hald: tuple[Path, Path]) -> None:
+    source, images = hald
+    torch.save({"0": [], "1": []}, source / "sampler_indices_dict.pt")
+    options = ImportOptions(allow_extra_images=True)
+    with pytest.raises(LabelSourceError, match="lists of image ids are empty"):
+        import_labels(source, tmp_path / "pool", images=images, options=options)
+
+
+def test_the_header_of_an_export_does_not_apply_to_hald(tmp_path: Path, hald: tuple[Path, Path]) -> None:
+    """Its labels are probabilities. Exported labels are logits."""
+    source, images = hald
+    import_labels(source, tmp_path / "pool", images=images)
+    with PoolReader(tmp_path / "pool") as pool:
+        header = pool.header
+    (source / HEADER_FILE).write_bytes(to_json(asdict(replace(header, lineage=()))))
+    import_labels(source, tmp_path / "again", images=images)
+    with PoolReader(tmp_path / "again") as pool:
+        assert pool.header.label_kind == "probabilities"
 
 
 def test_an_epoch_with_too_many_instructions(tmp_path: Path, hald: tuple[Path, Path]) -> None:
