@@ -150,6 +150,14 @@ def test_edc_needs_square_images(tmp_path: Path) -> None:
         import_labels(source, tmp_path / "pool", images=images)
 
 
+@pytest.mark.parametrize("classes", [10, 200])
+def test_wmdd_normalises_all_its_data_sets_alike(tmp_path: Path, classes: int) -> None:
+    source, images = written(tmp_path, "wmdd", classes=classes)
+    import_labels(source, tmp_path / "pool", images=images, options=DROP)
+    with PoolReader(tmp_path / "pool") as pool:
+        assert pool.header.teachers[0].mean == IMAGENET.mean
+
+
 def test_weights_are_dropped_only_on_demand(tmp_path: Path) -> None:
     source, images = written(tmp_path, "wmdd")
     with pytest.raises(LabelSourceError, match=r"no place for weights.*--drop-weights"):
@@ -315,12 +323,22 @@ def test_an_epoch_with_too_many_instructions(tmp_path: Path, hald: tuple[Path, P
 
 BOMBS: dict[str, tuple[bytes, Callable[[Path], object]]] = {
     "lists": (b"](" + b"]" * ((1 << 21) - 6) + b"e.", lambda path: read_batches(path, HALD.file)),
-    "noted lists": (b"](" + b"]\x94" * ((1 << 20) - 4) + b"e.", lambda path: read_batches(path, HALD.file)),
     "floats": (b"](" + b"G?aaaaaaa" * ((1 << 21) - 6) + b"e.", lambda path: read_batches(path, HALD.file)),
     "dictionaries": (b"](" + b"}" * ((1 << 22) - 6) + b"e.", read_id_lists),
     "numbers": (b"](" + b"Jaaaa" * ((1 << 22) - 6) + b"e.", read_id_lists),
     "one key": (b"}(" + b"Jaaaa" * ((1 << 22) - 6) + b"u.", read_id_lists),
 }
+
+
+LARGEST = b"](" + b"]\x94" * ((1 << 20) - 4) + b"e."
+"""As many lists as an epoch may have, each in the memo."""
+
+
+def test_the_largest_epoch_stays_within_its_bounds(tmp_path: Path) -> None:
+    path = save(tmp_path / "epoch_0.tar", b"\x80\x02" + LARGEST)
+    megabytes = 700 + 4 * path.stat().st_size // 1_000_000
+    found = watched(lambda: read_batches(path, HALD.file) and None, megabytes=megabytes, seconds=30.0)
+    assert found.kind == "well", found
 
 
 @pytest.mark.parametrize("name", BOMBS)
