@@ -307,6 +307,8 @@ def _by_epoch_lists(request: Request, sample: BatchFile) -> Places:
         if len(ids) and int(np.bincount(ids).max()) > 1:
             repeating.append(epoch)
     longest = max(counts.values())
+    if longest == 0:
+        raise LabelSourceError("lists of image ids are empty", where=lists.path, hint="restore this file")
     batch_size = min(sample.rows, longest)
     check_image_count(request, longest, batch_size, where=lists.path)
     notes.found.append(f"{len(counts)} epochs, image ids stored for each")

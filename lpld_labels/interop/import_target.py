@@ -112,9 +112,13 @@ def _exported_header(request: Request, sample: BatchFile, batch_size: int) -> Po
     """Return the header beside the labels of an export; None if there is none or options replace it."""
     path, given = request.folder.root / HEADER_FILE, request.options
     replaced = (given.classes, given.output_size, given.resize, given.mean, given.ensemble, given.teachers)
-    if any(replaced) or not request.layout.ids_file or not path.is_file():
+    exported = bool(request.layout.ids_file) and request.layout.label_kind == "logits"
+    if any(replaced) or not exported or not path.is_file():
         return None
-    document = from_json(read_regular(path, most=MAX_JSON_BYTES), where=str(path))
+    try:
+        document = from_json(read_regular(path, most=MAX_JSON_BYTES), where=str(path))
+    except OSError as error:
+        raise LabelSourceError(f"cannot read: {error.strerror}", where=path) from None
     header = convert(document, PoolHeader, where=str(path))
     if sample.classes is None and header.classes != sample.labels.shape[1]:
         problem = f"{HEADER_FILE} and the labels differ in their number of classes"

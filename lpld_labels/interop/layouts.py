@@ -184,7 +184,7 @@ WMDD = Layout(
     file=_EPOCHS,
     items=(*_SIX, Item("weights")),
     ids="sampler",
-    programs={1000: Program("WMDD's program", IMAGENET)},
+    programs=dict.fromkeys((1000, 200, 10), Program("WMDD's program", IMAGENET)),
 )
 
 # Labels are softened, and crops are rounded to half precision. The trainer's temperature is 20, too.

@@ -258,10 +258,14 @@ def _plain(
         raise ValueError(f"lists are nested more than {MAX_DEPTH} deep")
     result, values = item, 1
     if isinstance(item, list | tuple):
-        parts = [_plain(part, depth - 1, known, where, most) for part in item]
-        result, values = type(item)(part for part, _ in parts), 1 + sum(count for _, count in parts)
-        if values > most:
-            raise ValueError(f"its lists expand to more than {most} values")
+        parts = []
+        for part in item:
+            plain, count = _plain(part, depth - 1, known, where, most)
+            parts.append(plain)
+            values += count
+            if values > most:
+                raise ValueError(f"its lists expand to more than {most} values")
+        result = type(item)(parts)
     elif isinstance(item, _Array):
         result = item.value()
     elif not isinstance(item, bool | int | float | str | bytes | np.generic | np.ndarray | None):

@@ -145,9 +145,12 @@ def _send_commit(files: PoolFiles, manifest: Manifest, store: RemoteStore, commi
         sent[entry.path] = Path(files.at(entry.path))
     sent[MANIFEST_FILE] = files.manifest_text()
     card, paths = files.card(), sorted(store.sizes())
-    if card is not None and (README_FILE not in paths or is_our_card(store.read(README_FILE))):
+    old = own_paths(paths)
+    if README_FILE in paths and is_our_card(store.read(README_FILE)):
+        old.add(README_FILE)
+    if card is not None and (README_FILE not in paths or README_FILE in old):
         sent[README_FILE] = card
-    commit.send(sent, sorted(own_paths(paths) - sent.keys()))
+    commit.send(sent, sorted(old - sent.keys()))
     size = sum(entry.bytes for entry in manifest.files)
     return Copied(manifest=manifest, files=len(manifest.files), sent=size, found=0)
 

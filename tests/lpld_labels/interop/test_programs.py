@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from lpld_labels.errors import (
     UnsafePickleError,
 )
 from lpld_labels.format.manifest import ENSEMBLE_WORDS
+from lpld_labels.format.strict_json import to_json
 from lpld_labels.interop.batch_file import read_batches
 from lpld_labels.interop.importing import import_labels
-from lpld_labels.interop.layouts import CIFAR, HALD, IMAGENET
+from lpld_labels.interop.layouts import CIFAR, HALD, HEADER_FILE, IMAGENET
 from lpld_labels.interop.pixels import crops_in_pixels
 from lpld_labels.interop.settings import ImportOptions
 from lpld_labels.interop.torch_file import read_id_lists
@@ -146,6 +148,14 @@ def test_edc_needs_square_images(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((224, 225, 3), np.uint8)).save(odd)
     with pytest.raises(ImageMismatchError, match=r"image000\.png.*not square|not square.*image000\.png"):
         import_labels(source, tmp_path / "pool", images=images)
+
+
+@pytest.mark.parametrize("classes", [10, 200])
+def test_wmdd_normalises_all_its_data_sets_alike(tmp_path: Path, classes: int) -> None:
+    source, images = written(tmp_path, "wmdd", classes=classes)
+    import_labels(source, tmp_path / "pool", images=images, options=DROP)
+    with PoolReader(tmp_path / "pool") as pool:
+        assert pool.header.teachers[0].mean == IMAGENET.mean
 
 
 def test_weights_are_dropped_only_on_demand(tmp_path: Path) -> None:
@@ -284,6 +294,26 @@ def test_ids_of_the_wrong_form(tmp_path: Path, hald: tuple[Path, Path], name: st
         import_labels(source, tmp_path / "pool", images=images)
 
 
+def test_lists_without_ids(tmp_path: Path, hald: tuple[Path, Path]) -> None:
+    source, images = hald
+    torch.save({"0": [], "1": []}, source / "sampler_indices_dict.pt")
+    options = ImportOptions(allow_extra_images=True)
+    with pytest.raises(LabelSourceError, match="lists of image ids are empty"):
+        import_labels(source, tmp_path / "pool", images=images, options=options)
+
+
+def test_the_header_of_an_export_does_not_apply_to_hald(tmp_path: Path, hald: tuple[Path, Path]) -> None:
+    """Its labels are probabilities. Exported labels are logits."""
+    source, images = hald
+    import_labels(source, tmp_path / "pool", images=images)
+    with PoolReader(tmp_path / "pool") as pool:
+        header = pool.header
+    (source / HEADER_FILE).write_bytes(to_json(asdict(replace(header, lineage=()))))
+    import_labels(source, tmp_path / "again", images=images)
+    with PoolReader(tmp_path / "again") as pool:
+        assert pool.header.label_kind == "probabilities"
+
+
 def test_an_epoch_with_too_many_instructions(tmp_path: Path, hald: tuple[Path, Path]) -> None:
     source, images = hald
     torch.save([[1.5] * 1_100_000], source / "epoch_0.tar")
@@ -299,6 +329,17 @@ BOMBS: dict[str, tuple[bytes, Callable[[Path], object]]] = {
     "numbers": (b"](" + b"Jaaaa" * ((1 << 22) - 6) + b"e.", read_id_lists),
     "one key": (b"}(" + b"Jaaaa" * ((1 << 22) - 6) + b"u.", read_id_lists),
 }
+
+
+LARGEST = b"](" + b"]\x94" * ((1 << 20) - 4) + b"e."
+"""As many lists as an epoch may have, each in the memo."""
+
+
+def test_the_largest_epoch_stays_within_its_bounds(tmp_path: Path) -> None:
+    path = save(tmp_path / "epoch_0.tar", b"\x80\x02" + LARGEST)
+    megabytes = 700 + 4 * path.stat().st_size // 1_000_000
+    found = watched(lambda: read_batches(path, HALD.file) and None, megabytes=megabytes, seconds=30.0)
+    assert found.kind == "well", found
 
 
 @pytest.mark.parametrize("name", BOMBS)

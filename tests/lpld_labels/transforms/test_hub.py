@@ -90,13 +90,14 @@ def test_another_pool_is_replaced_only_when_asked_and_other_files_stay(run: Run,
     address = "hf://datasets/me/twice/folder"
     first = small_pool(tmp_path / "first", shards=2, epochs=2)
     other = small_pool(tmp_path / "other", shards=3, epochs=4)
+    labels(run, "inspect", first, "--card", "--name", "first")
     labels(run, "copy", first, address)
     ended = run("-m", "lpld_cli", "copy", other, address)
     assert ended.returncode == 1
     assert "another pool is already here" in ended.stderr
     labels(run, "copy", other, address, "--overwrite")
     labels(run, "copy", address, tmp_path / "back")
-    assert tree(tmp_path / "back") == tree(other)
+    assert tree(tmp_path / "back") == tree(other), "the card of the old pool is deleted, too"
     labels(run, "verify", address)
 
 
