@@ -16,12 +16,14 @@ from lpld_core.settings import Precision
 from lpld_labels.errors import InvalidArgumentError
 
 About = TypeVar("About")
-_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(device: torch.device, amp: Precision) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which networks compute in the chosen precision."""
-    return torch.autocast(device.type, dtype=_DTYPES[amp], enabled=amp != "off")
+    if amp == "off":
+        return contextlib.nullcontext()  # older versions of torch refuse MPS even if not enabled
+    return torch.autocast(device.type, dtype=_DTYPES[amp])
 
 
 def gradient_scaler(device: torch.device, amp: Precision) -> Any:

@@ -94,7 +94,7 @@ class TrainSettings:
     evaluate_every: Annotated[int, Setting("Evaluate every N epochs and at the end.", ge=1)] = 10
     device: Annotated[str, Setting("Device: cpu, cuda, cuda:1, mps ...")] = "cpu"
     replay: Annotated[
-        Replay, Setting("Where views are rendered. 'auto': on a --device that has room for the images.")
+        Replay, Setting("Where views are rendered. 'auto': on a CUDA GPU that has room for the images.")
     ] = "auto"
     amp: Annotated[Precision, Setting("Mixed precision: faster on GPUs, but not bit-identical.")] = "off"
     workers: Annotated[

@@ -98,8 +98,8 @@ def pool_loader(
     device: where to normalise, decode labels and return tensors. By default the CPU, or Accelerate's device
         after `accelerator.prepare`.
     replay: where views are rendered, with equal pixels. "cpu": by the workers. "device": on the device, from
-        decoded images that stay there; workers only read labels. "auto": on the device, unless it is a CPU
-        or the images do not fit.
+        decoded images that stay there; workers only read labels. "auto": on the device if it is a CUDA GPU
+        and the images fit.
     device_bytes: maximum size of decoded images on the device; by default half of a GPU's free memory. For
         larger sets, "device" keeps them in pinned memory and copies those of each label batch.
     pin_memory: yield images in pinned memory (without `device`).
@@ -287,7 +287,7 @@ def _replays_on_device(
         raise InvalidArgumentError("unknown replay", expected=f"one of {', '.join(REPLAYS)}", got=replay)
     if replay == "auto":
         where = torch.device(device or "cpu")
-        return where.type != "cpu" and images_fit(images, where, device_bytes)
+        return where.type == "cuda" and images_fit(images, where, device_bytes)
     return replay == "device"
 
 

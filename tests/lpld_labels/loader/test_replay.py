@@ -67,11 +67,13 @@ def test_either_replay_resumes_what_the_other_began(
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
 
 
-def test_auto_means_the_workers_where_the_device_is_a_cpu(pools: Pools, folder: Path) -> None:
+def test_auto_means_the_workers_where_the_device_is_no_gpu_of_cuda(pools: Pools, folder: Path) -> None:
     rendered = opened(pools["none"], folder, replay="auto")
     assert next(iter(rendered)).images.device.type == "cpu"
-    stream: Any = rendered.dataset._stream
-    assert len(stream._loader.dataset.buffers)
+    mps = opened(pools["none"], folder, replay="auto", device="mps")
+    for loader in (rendered, mps):
+        stream: Any = loader.dataset._stream
+        assert len(stream._loader.dataset.buffers)
     with pytest.raises(InvalidArgumentError, match=r"unknown replay .*auto, cpu, device"):
         opened(pools["none"], folder, replay="gpu")
 
