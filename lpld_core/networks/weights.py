@@ -143,7 +143,7 @@ def load_into(model: nn.Module, weights: WeightsFile) -> None:
             raise InvalidArgumentError(
                 f"weights {problem} parameter '{names[0]}'{more}",
                 where=weights.path,
-                hint="these are the weights of another architecture",
+                hint="these are the weights of a different architecture",
             )
     for name, tensor in weights.tensors.items():
         if tensor.shape != own[name].shape:
@@ -152,7 +152,7 @@ def load_into(model: nn.Module, weights: WeightsFile) -> None:
                 where=weights.path,
                 expected=list(own[name].shape),
                 got=list(tensor.shape),
-                hint="these are the weights of another architecture or class count",
+                hint="these are the weights of a different architecture or number of classes",
             )
     model.load_state_dict(weights.tensors, strict=False)
 

@@ -143,7 +143,7 @@ def layer_targets(
     if statistics is None:
         raise InvalidArgumentError(
             "class statistics are required",
-            hint="make them with: lpld-labels squeeze; or match global statistics",
+            hint="compute them with `lpld-labels squeeze`, or use --statistics-kind global",
         )
     statistics.check_teacher(teacher)
     by_name = {layer.name: layer for layer in layers}

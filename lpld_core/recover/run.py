@@ -79,7 +79,7 @@ def recover_images(
 
     statistics: required if the settings ask for class statistics. real: image source of rded. Class names
     come from `real` or else from `statistics`; without both, class directories are numbered.
-    overwrite: delete the images of another run. machine: device and threads of the executor's workers.
+    overwrite: delete the images of a different run. machine: device and threads of the executor's workers.
     """
     if isinstance(settings, RdedSettings):
         if real is None:

@@ -182,20 +182,20 @@ class Build:
                 pool_identity(pool.header, pool.codec, pool.images, pool.manifest.views),
                 pool_identity(self.header, self.source.codec, self.table, views),
                 where=self.pool,
-                problem="another pool is already here",
+                problem="a different pool is already here",
                 hint=OVERWRITE_HINT,
             )
             self._refuse_other_making(pool.header.lineage)
             return pool.manifest, present
 
     def _refuse_other_making(self, steps: Iterable[LineageStep]) -> None:
-        """Refuse a pool whose lineage records another image order, precision or teacher output."""
+        """Refuse a pool whose lineage records a different image order, precision or teacher output."""
         ours = self.recorded_settings
         for known in (step.parameters for step in steps if step.operation == "build"):
             difference = probe_difference(known[PROBE], self.probe) if PROBE in known else 0.0
             if difference > TOLERANCE:
                 raise PoolConflictError(
-                    "the teacher has the same weights as the pool's teacher, but other outputs",
+                    "the teacher has the same weights as the pool's teacher, but different outputs",
                     where=self.pool,
                     expected="the same outputs on random images",
                     got=f"outputs that differ by {difference:.0%}",
@@ -205,7 +205,7 @@ class Build:
             for name, now in (("replayable_by", ours.replayable_by), ("amp", ours.amp)):
                 if recorded.get(name, now) != now:
                     raise PoolConflictError(
-                        f"the pool was built with other settings: '{name}' differs",
+                        f"the pool was built with different settings: '{name}' differs",
                         where=self.pool,
                         expected=recorded[name],
                         got=now,
@@ -314,7 +314,7 @@ def _refuse_other_images(labelled: ImageTable, found: ImageTable, folder: Path) 
                 where=folder / path if path == other else folder,
                 expected=path if path != other or digest is None else f"digest {digest.hex()}",
                 got=other if path != other or other_digest is None else other_digest.hex(),
-                hint="restore the labelled images, or build another pool from these",
+                hint="restore the labelled images, or build a new pool from these",
             )
 
 

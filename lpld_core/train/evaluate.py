@@ -56,7 +56,7 @@ class ValidationSet:
             return
         first = next(n for n, name in enumerate(names) if name != folder.class_names[n])
         raise InvalidArgumentError(
-            f"class folders have other names than in training, first at class {first}",
+            f"class folders have different names than in training, first at class {first}",
             where=folder.root,
             expected=names[first],
             got=folder.class_names[first],

@@ -48,7 +48,7 @@ def binary_cell(data: bytes) -> Array:
 
 
 def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """Split CPU tensors by rows; a piece of the first has at most SERIAL_VALUES. Do not split GPU tensors."""
+    """Split CPU tensors (not GPU tensors) by rows: pieces of the first have at most SERIAL_VALUES values."""
     import torch
 
     first = tensors[0]

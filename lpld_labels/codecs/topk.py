@@ -47,7 +47,7 @@ class SparseLabels(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Entries in class order. rank: their original order, int64 [B, k]; None for descending values."""
+    """Entries in class order. rank: original order, int64 [B, k]; None if it was by descending value."""
 
     indices: IntArray
     values: LabelArray

@@ -281,7 +281,7 @@ def _table(files: PoolFiles, entry: FileEntry, columns: pa.Schema) -> Iterator[s
 
 
 def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
-    """Yield the problem of the first batch with wrong views: they contradict a table or break a rule."""
+    """Yield the problem of the first batch with wrong views: contradictions of tables, or broken rules."""
     for number in numbers:
         try:
             # Constructing the record again validates it by all rules for writers.
@@ -301,7 +301,7 @@ def _other_payload(
     for name, array in direct.items():
         other = table[name].combine_chunks()
         if not other.equals(array.cast(other.type)):
-            return f"column '{name}' differs between the footer and the batch index, row group {number}"
+            return f"column '{name}' differs between footer and batch index, in row group {number}"
     return None
 
 

@@ -33,7 +33,7 @@ class Places:
     """The batches of a folder: their files and the image ids of their rows.
 
     rows: row count of each batch, in key order. numbers: file numbers, if these continue across epochs.
-    lists: image ids by epoch, or by file number if `numbers` is given; None if the label files hold the ids.
+    lists: image ids by epoch, or by file number if `numbers` is given; None if label files contain them.
     """
 
     batch_size: int
@@ -46,7 +46,7 @@ class Places:
         return layout.file.format(epoch=key.epoch, batch=batch)
 
     def ids(self, key: BatchKey) -> IntArray | None:
-        """Return the image ids of a batch; None if its file holds them."""
+        """Return the image ids of a batch; None if its label file contains them."""
         if self.lists is None:
             return None
         if self.numbers is not None:
@@ -96,7 +96,7 @@ class BatchFiles:
         images = self.places.ids(key)
         if images is None:
             if batch.images is None:
-                raise LabelFileError("batch holds no image ids", where=path)
+                raise LabelFileError("label file contains no image ids", where=path)
             images = batch.images
             check_ids(images, target.images, where=path)
         cutout = None
@@ -134,9 +134,9 @@ def _require_like_others(batch: BatchFile, rows: int, target: Target, path: Path
     }
     for what, (expected, got) in facts.items():
         if expected != got:
-            hint = "this file belongs to another run"
+            hint = "this file belongs to a different run"
             if what == "rows":
-                hint = "only the last batch of an epoch may have another size"
+                hint = "only the last batch of an epoch may have a different size"
             raise LabelFileError(
                 f"batch differs from the others: {what}", where=path, expected=expected, got=got, hint=hint
             )
@@ -177,7 +177,7 @@ def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
             f"{len(extra)} files are beyond the end of their epoch, the first is {extra[0]}",
             where=request.batches[extra[0]],
             expected=f"{sum(key.epoch == extra[0].epoch for key in places.rows)} batches in this epoch",
-            hint="the folder may contain files of another run, or --images is the wrong folder",
+            hint="the folder may contain files of a different run, or --images is the wrong folder",
         )
     there = set(files)
     missing = [path for key in places.rows if (path := root / places.file(key, layout)) not in there]
@@ -292,7 +292,7 @@ def epoch_sizes(request: Request, sample: BatchFile) -> tuple[int, dict[int, int
             f"epoch {final} is far beyond the {len(lengths)} epochs that have files",
             where=folder.root,
             expected=f"epochs below {most}",
-            hint="the folder may contain files of another run",
+            hint="the folder may contain files of a different run",
         )
     last_files = [path for key, path in request.batches.items() if key.batch == longest - 1]
     tail = first_readable(last_files, partial(read_batch_file, items=request.layout.items))

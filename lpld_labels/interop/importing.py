@@ -173,7 +173,7 @@ class ImageFiles:
         expected = f"{self.crops} crops, top {self.codec.k} in {self.codec.value_dtype}"
         got = f"{len(found.values)} crops, top {found.values.shape[1]} in {found.values.dtype}"
         if expected != got:
-            raise LabelFileError("labels differ from the others", where=path, expected=expected, got=got)
+            raise LabelFileError("labels differ from other files", where=path, expected=expected, got=got)
         self.target.require_class(int(found.classes.max()), where=path)
         return found
 

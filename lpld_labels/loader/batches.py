@@ -183,7 +183,7 @@ class SideStream:
         self._next: Rows | LabelPoolError | None = None
 
     def take(self, make: Callable[[], Rows]) -> Rows:
-        """Return the next rows, for use on the current stream, and begin with those after them."""
+        """Return the next rows, for use on the current stream, and start preparing the rows after them."""
         rows = self._next or self._begin(make)
         if isinstance(rows, LabelPoolError):
             raise rows

@@ -147,7 +147,7 @@ class BatchIndex:
         entries = manifest.files_of("labels")
         data = np.array([entry.bytes - (entry.footer_bytes or 0) for entry in entries], np.int64)
         if not (alike and later.all() and (ends <= data[shards[starts]]).all()):
-            problem = "row groups overlap or leave the file (columns 'group_offset' and 'group_bytes')"
+            problem = "row groups overlap or exceed the file (columns 'group_offset' and 'group_bytes')"
             raise _corrupt(problem, where)
         shares = np.add.reduceat(self.label_bytes[order].astype(np.int64), starts)
         if not np.array_equal(shares, sizes[starts]):

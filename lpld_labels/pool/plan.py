@@ -81,7 +81,7 @@ class PoolPlan:
         require_readable(self.header, where=self.out)
         if len(self.images) and int(self.images.classes.max()) >= self.header.classes:
             raise InvalidArgumentError(
-                "image table has a class beyond the label's columns",
+                "image table contains a class that the pool's labels do not have",
                 expected=f"classes below {self.header.classes}",
                 got=int(self.images.classes.max()),
             )
@@ -108,10 +108,10 @@ class PoolPlan:
         items = [item for shard in self.shards for item in shard.items]
         if len(items) != sum(counts) or len(items) != self.batches:
             raise StagingMismatchError(
-                "unfinished work has another number of items",
+                "unfinished work has a different number of items",
                 where=self.out,
-                expected=sum(counts),
-                got=len(items),
+                expected=len(items),
+                got=sum(counts),
                 hint="replace it (--overwrite)",
             )
         rest = iter(items)
@@ -151,9 +151,8 @@ class ShardWriter:
                 yield 1
         keys = {batch.key for batch in batches}
         if len(keys) != len(batches) or (len(keys) != shard.batches and not skipped):
-            raise InvalidBatchError(
-                "the source yielded other batches than planned", expected=shard.batches, got=len(keys)
-            )
+            expected, got = f"{shard.batches} batches", f"{len(batches)} batches with {len(keys)} keys"
+            raise InvalidBatchError("the source yielded the wrong batches", expected=expected, got=got)
         self.write(number, batches, skipped)
         yield max(0, shard.batches - len(batches))
         return number

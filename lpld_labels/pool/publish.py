@@ -47,7 +47,7 @@ from lpld_labels.version import __version__
 def publish(
     plan: PoolPlan, work: Unfinished, records: Sequence[ShardRecord], *, overwrite: bool = False
 ) -> Manifest:
-    """Publish shards whose files were verified. overwrite: replace another pool at `plan.out`."""
+    """Publish shards whose files were verified. overwrite: replace a different pool at `plan.out`."""
     base = plan.base
     plan = replace(plan, header=_with_results(plan, records))
     records = [record for record in records if record.files]
@@ -233,7 +233,7 @@ def _renumbered(index: pa.Table, shard: npt.NDArray[np.int32] | np.int32) -> pa.
 def _tables(plan: PoolPlan, index: pa.Table) -> list[tuple[FileEntry, bytes]]:
     """Return the batch index, and for a new pool the image table and the codec's tables, with their entries.
 
-    The index has a new name, so that the old manifest still has the old index.
+    The index file gets a new name, so that the file to which the old manifest refers stays in place.
     """
     data = index_file(index)
     files = [(table_entry(f"batches-{bytes_digest(data)[:8]}.parquet", "batches", data), data)]

@@ -1,7 +1,7 @@
 """Unfinished work: the directory OUT.partial beside the pool OUT.
 
 OUT.partial/
-  plan.json      identity of the work and its shards; without this file, nothing here is ever deleted
+  plan.json      identity of the work and its shards; without this file, nothing in OUT.partial is deleted
   records/K      the record of finished shard K (shard.py)
   pool/          files of the new pool
   published      SHA-256 of the manifest, written just before the pool is published (publish.py)
@@ -89,7 +89,7 @@ class Unfinished:
     ) -> list[int]:
         """Begin work, or resume work of the same identity. Return the number of items per shard.
 
-        cut: number of items per shard, for new work. overwrite: delete unfinished work of another identity.
+        cut: number of items per shard, for new work. overwrite: delete unfinished work of other identity.
         """
         wanted = as_json(identity)
         plan = {"format": _FORMAT, "identity": wanted, "cut": list(cut)}
@@ -158,7 +158,7 @@ class Unfinished:
         return True
 
     def alone(self) -> bool:
-        """Try to get an exclusive lock; return False if another process works here."""
+        """Try to lock this directory exclusively; return False if another process is using it."""
         with contextlib.suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         return try_lock(self._descriptor, fcntl.LOCK_EX)

@@ -181,7 +181,7 @@ class DeviceReplay:
 
 
 def _places(crops: torch.Tensor, tall: int, wide: int, orders: torch.Tensor | None) -> torch.Tensor:
-    """Return the pixels of crops, column by column, filled up to `tall` x `wide`: int64 [n, wide, tall].
+    """Return the pixel offsets of crops by column, padded to `tall` x `wide`: int64 [n, wide, tall].
 
     crops: int64 [8, n], as in `render`. orders: int64 [n, tiles], patch orders; None without patches.
     """

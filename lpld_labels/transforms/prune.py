@@ -196,7 +196,7 @@ def ratio_that_keeps(kept: int, candidates: int) -> float:
 
 
 def _evenly_spaced(order: Places, sizes: Places, count: int) -> Places:
-    """Return the fewest evenly spaced units that hold at least `count` batches."""
+    """Return the fewest evenly spaced units (batches or epochs) with at least `count` batches."""
     number = math.ceil(count / int(sizes.max()))
     while True:
         spaced = order[(2 * np.arange(number) + 1) * len(order) // (2 * number)]

@@ -42,7 +42,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("inspect s4://bucket/pool", 1, "s4://bucket/pool"),
     ("inspect https://[::1/pool", 1, "invalid address"),
     ("inspect file:///x%00y", 1, "NUL"),
-    ("inspect file://elsewhere/pool", 1, "another host"),
+    ("inspect file://elsewhere/pool", 1, "a remote host"),
     # report
     ("report pool", 2, "Missing option '--out'"),
     ("report pool part0 --out new.html", 2, "--out requires a single pool"),
@@ -56,7 +56,7 @@ MISTAKES: list[tuple[str, int, str]] = [
         "does not contain its images; give the labelled image folder (--images)",
     ),
     (f"verify pool --images images {NET} --device abacus", 2, "'abacus' is not usable here"),
-    (f"verify pool --images images {NET}", 1, "expected --size 32, or none, got 16"),
+    (f"verify pool --images images {NET}", 1, "expected --size 32, or no --size, got 16"),
     # prune
     ("prune pool out", 1, "give either a ratio or a budget"),
     ("prune nowhere out --ratio 2", 1, "not a label pool"),
@@ -68,7 +68,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("prune pool out --ratio nan", 2, "ratio"),
     ("prune pool out --budget 30Q", 2, "write 300MB, 30K, 1 GiB, 4000 (bytes), 10% or 0.5x (of the pool)"),
     ("prune pool out --budget 1kB", 1, "budget is too small"),
-    ("prune pool out --ratio 2 --by diff", 1, "a metric requires prefer"),
+    ("prune pool out --ratio 2 --by diff", 1, "by and prefer do not fit together"),
     # encode
     ("encode pool out", 1, "no codec is given"),
     ("encode pool out --codec KLT", 1, "did you mean klt?"),
