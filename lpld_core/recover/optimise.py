@@ -40,7 +40,7 @@ _CHECK_EVERY = 25
 
 
 class UnitMoments(torch.autograd.Function):
-    """Mean and biased variance over the images and pixels of each unit: float [units, channels].
+    """Mean and biased variance over the images and pixels of each `Unit`: float [units, channels].
 
     values: float [B, channels, H, W]. unit_of_image: int64 [B]. sizes: int64 [units], number of images.
     shift: see `image_sums`. The backward pass is one multiply-add without large temporaries.

@@ -38,7 +38,7 @@ LastLosses = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunSummary(Result):
-    """Groups made by this run and groups kept from earlier runs. Losses are means over groups made."""
+    """Numbers of groups made by this run and kept from earlier runs. Losses: means over groups made."""
 
     made_groups: int
     kept_groups: int

@@ -182,7 +182,7 @@ def require_room(pool: Path, rows: int, bytes_per_row: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelCost:
-    """The cost of labelling a folder. forwards: network runs (views x teachers). final_bytes: pool size."""
+    """The cost of labelling a folder. forwards: number of views x teachers. final_bytes: pool size."""
 
     batches: int
     views: int

@@ -32,7 +32,7 @@ class Accuracy:
 
 
 class ValidationSet:
-    """The images of a folder as centre views of one size. by_order: accept other names of class folders."""
+    """The images of a folder as centre views of one size. by_order: match classes by order, not by name."""
 
     def __init__(
         self, root: str | os.PathLike[str], *, size: tuple[int, int], by_order: bool = False

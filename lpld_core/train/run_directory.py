@@ -32,7 +32,7 @@ RESULT = "student.safetensors"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResumePoint:
-    """Epochs and steps done, progress within the next epoch, and the state to load."""
+    """Numbers of epochs and steps done, progress within the next epoch, and the state to load."""
 
     epochs_done: int
     steps: int
@@ -41,7 +41,7 @@ class ResumePoint:
 
 
 class TrainingRun:
-    """The files of a run. overwrite: delete a different run. otherwise: end of the hint if there is one."""
+    """The files of a run. overwrite: delete a different run. otherwise: end of the error's hint."""
 
     def __init__(
         self,

@@ -259,7 +259,7 @@ class TopKCodec(Codec):
         moved = unpack_planes(payload["order"][0].as_buffer(), dtype, shape, where="order").astype(np.int64)
         rank: npt.NDArray[np.int64] = (moved + np.arange(self.k)) % (1 << 8 * dtype.itemsize)
         if (np.sort(rank, axis=1) != np.arange(self.k)).any():
-            raise PoolCorruptError("stored order is not a permutation", where="order")
+            raise PoolCorruptError("column 'order' is not a permutation", where="order")
         return rank
 
     def _check(self, name: str, values: LabelArray) -> None:

@@ -198,7 +198,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """minimum, median, maximum: views per image (no mix partners). images, classes: number with a view."""
+    """minimum, median, maximum: views of an image (no mix partners). images, classes: number with views."""
 
     minimum: Count
     median: float

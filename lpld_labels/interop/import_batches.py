@@ -125,20 +125,20 @@ def _require_like_others(batch: BatchFile, rows: int, target: Target, path: Path
     if top is not None:
         columns, dtype = top.k, top.value_dtype
     facts = {
-        "rows": (rows, batch.rows),
-        "columns of labels": (columns, batch.labels.shape[1]),
-        "type of labels": (dtype, batch.labels.dtype),
-        "top-k classes": (top is not None, batch.classes is not None),
-        "mixing": (augmentation.mix, batch.mix_kind),
-        "cut-outs": (augmentation.cutout_fraction is not None, batch.cutouts is not None),
+        "number of rows": (rows, batch.rows),
+        "number of label columns": (columns, batch.labels.shape[1]),
+        "dtype of labels": (dtype, batch.labels.dtype),
+        "use of top-k classes": (top is not None, batch.classes is not None),
+        "kind of mixing": (augmentation.mix, batch.mix_kind),
+        "use of cut-outs": (augmentation.cutout_fraction is not None, batch.cutouts is not None),
     }
     for what, (expected, got) in facts.items():
         if expected != got:
             hint = "this file belongs to a different run"
-            if what == "rows":
+            if what == "number of rows":
                 hint = "only the last batch of an epoch may have a different size"
             raise LabelFileError(
-                f"batch differs from the others: {what}", where=path, expected=expected, got=got, hint=hint
+                f"{what} differs from the other batches", where=path, expected=expected, got=got, hint=hint
             )
     if batch.classes is not None:
         target.require_class(int(batch.classes.max()), where=path)
@@ -147,7 +147,7 @@ def _require_like_others(batch: BatchFile, rows: int, target: Target, path: Path
         raise LabelSourceError(
             "mix box reaches outside the view",
             where=path,
-            expected=f"sides up to {augmentation.output_height}",
+            expected=f"coordinates up to {augmentation.output_height}",
             got=list(box),
             hint="give the size of the views with --output-size",
         )
@@ -282,7 +282,7 @@ def _id_lists(request: Request, labelled: set[int], what: str, hint: str) -> IdL
 
 
 def epoch_sizes(request: Request, sample: BatchFile) -> tuple[int, dict[int, int]]:
-    """Return the batch size and the rows by epoch. Epochs have equally many rows; the last may have fewer."""
+    """Return the batch size, and the number of rows by epoch. Only the last epoch may have fewer rows."""
     folder, notes = request.folder, request.notes
     lengths = {key.epoch: key.batch + 1 for key in request.batches}  # Sorted: an epoch's last batch wins.
     longest, final = max(lengths.values()), max(lengths)

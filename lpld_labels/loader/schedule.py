@@ -219,7 +219,7 @@ class Schedule:
         return max((step.after for step in done), default=before)
 
     def runs(self, position: Position, processes: Processes) -> Iterator[tuple[int, Runs]]:
-        """Yield (index position, ranges of rows) of each label batch that this process still uses."""
+        """Yield (index position, ranges of units) of each label batch that this process still uses."""
         rank, world = processes
         sizes = self._sizes(position, world)
         if not len(sizes):

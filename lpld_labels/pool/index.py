@@ -188,7 +188,7 @@ class BatchIndex:
         return number if number < len(self._order) and self._order[number] == wanted else None
 
     def numbers(self, keys: Iterable[BatchKey]) -> npt.NDArray[np.int64]:
-        """Return the numbers of the batches `keys`, in the same order: int64 [n]. All batches must exist."""
+        """Return the index rows of the batches `keys`, in the same order: int64 [n]. All must exist."""
         wanted = np.array([epoch << 32 | batch for epoch, batch in keys], np.int64)
         numbers = np.searchsorted(self._order, wanted)
         there = numbers < len(self._order)
@@ -223,7 +223,7 @@ class BatchIndex:
         return self.keys_at(numbers[order])
 
     def in_shard(self, shard: int) -> npt.NDArray[np.int64]:
-        """Return the numbers of one shard's batches in file order."""
+        """Return the numbers (index rows) of one shard's batches in file order."""
         low, high = np.searchsorted(self.shard[self._by_shard], [shard, shard + 1])
         return self._by_shard[low:high]
 

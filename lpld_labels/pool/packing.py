@@ -204,9 +204,9 @@ class Packed:
             data = self.images.read(row)
             size += len(data)
             if len(data) > MAX_IMAGE_FILE_BYTES:
-                raise InvalidArgumentError(
-                    "image file is too large for a pool", where=self.images.place(row), got=len(data)
-                )
+                problem, most = "image file is too large for a pool", f"at most {MAX_IMAGE_FILE_BYTES} bytes"
+                where = self.images.place(row)
+                raise InvalidArgumentError(problem, where=where, expected=most, got=len(data))
             yield data
             if size >= GROUP_BYTES:
                 return

@@ -83,7 +83,7 @@ class PrunePlan:
         index, candidates = self.pool.index, self.candidates
         if not 1 <= count <= len(candidates):
             raise InvalidArgumentError(
-                "batch count is out of range", expected=f"1 to {len(candidates)}", got=count
+                "number of batches is out of range", expected=f"1 to {len(candidates)}", got=count
             )
         # Units are ranked as a whole. A unit is a batch or an epoch.
         epochs, batches = index.epochs[candidates], index.batches[candidates]

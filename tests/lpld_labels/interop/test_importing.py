@@ -103,7 +103,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[LabelPoolError], str]] = 
     "another object": (lambda p: torch.save({"state": 1}, p), UnsafePickleError, "EMPTY_DICT"),
     "a tensor": (lambda p: torch.save(torch.zeros(3), p), LabelFileError, "not a label batch"),
     "NaN": (lambda p: changed(p, 5, not_finite), InvalidBatchError, "class 4"),
-    "fewer classes": (lambda p: changed(p, 5, lambda t: t[:, :7]), LabelFileError, "columns of labels"),
+    "fewer classes": (lambda p: changed(p, 5, lambda t: t[:, :7]), LabelFileError, "number of label columns"),
     "other type": (lambda p: changed(p, 5, lambda t: t.float()), LabelFileError, "type of labels"),
     "other mix": (lambda p: changed(p, 4, None), LabelFileError, "mixing"),
     "box": (lambda p: changed(p, 4, [5, 5, 2, 9]), LabelFileError, r"\[4\] box"),
