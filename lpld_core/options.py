@@ -38,7 +38,7 @@ def check_device(device: str) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UsageError(f"device '{device}' is not usable here: {first_line(error)}") from None
+        raise UsageError(f"PyTorch cannot use device '{device}': {first_line(error)}") from None
 
 
 def look_over(folder: Location) -> list[str]:

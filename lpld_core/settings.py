@@ -105,7 +105,7 @@ SqueezeViews = Literal["centre", "crop"]
 
 @dataclass(frozen=True, kw_only=True)
 class SqueezeSettings:
-    """Which views the teacher sees, and how their moments are computed."""
+    """Which views the teacher sees, and how means and variances are computed."""
 
     views: Annotated[SqueezeViews, Setting("Centre crops, or the paper's random crops and flips.")] = "centre"
     passes: Annotated[int, Setting("Number of passes over the images, each with new views.", ge=1)] = 1

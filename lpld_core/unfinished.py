@@ -43,7 +43,7 @@ def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
                 raise PoolConflictError(
                     "another process is using this directory",
                     where=directory,
-                    hint="wait until it is done, or choose another output",
+                    hint="wait for that process, or choose another output",
                 ) from None
             raise
         try:

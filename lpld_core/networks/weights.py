@@ -67,7 +67,7 @@ def read_weights(path: str | Path) -> WeightsFile:
 
 
 def _why_unreadable(error: Exception) -> str:
-    """Return why torch could not read the file, but not torch's advice to run the code in it."""
+    """Return why torch could not read the file, without torch's advice to run code from the file."""
     refused = _GLOBAL.search(str(error))
     if refused:
         return f"it refers to {refused.group(1)}, which is not tensor data; no code was run"

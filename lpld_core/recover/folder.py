@@ -93,7 +93,7 @@ class RecoveredFolder:
         return path
 
     def prepare(self, record: dict[str, Any], *, overwrite: bool = False) -> None:
-        """Write recover.json; refuse a folder with other contents. overwrite: delete other images."""
+        """Write recover.json; refuse a folder with other contents. overwrite: delete an old run's images."""
         self._is_another(record, overwrite=overwrite)  # Refuse before anything is created.
         with write_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ class RecoveredFolder:
                 raise PoolConflictError(
                     "another process is using this directory",
                     where=group,
-                    hint="wait until it is done, or stop it",
+                    hint="wait for that process, or stop it",
                 )
         with write_errors(self.root):
             # This record matches no run: it stops the other run, and any new run after an interruption.

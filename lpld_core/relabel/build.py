@@ -41,7 +41,7 @@ from lpld_labels.transforms.prune import kept_count
 
 SHARD_SECONDS = 60.0
 """Target time that a worker spends on a shard; an interruption loses about this much work."""
-AS_BUILT = "run the command the pool was built with, choose another path, or replace it (--overwrite)"
+AS_BUILT = "run the command the pool was built with, choose another path, or replace the pool (--overwrite)"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -199,7 +199,7 @@ class Build:
                     where=self.pool,
                     expected="the same outputs on random images",
                     got=f"outputs that differ by {difference:.0%}",
-                    hint="its code, normalisation or resizing changed; " + AS_BUILT,
+                    hint="the teacher's code, normalisation or resizing changed; " + AS_BUILT,
                 )
             recorded = known.get(SETTINGS) or {}
             for name, now in (("replayable_by", ours.replayable_by), ("amp", ours.amp)):

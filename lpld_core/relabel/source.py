@@ -158,7 +158,7 @@ def try_out(source: TeacherLabels, ensemble: Ensemble, rows: int = _TIMED_ROWS) 
             raise ComputationError(
                 "the teacher's labels are not finite",
                 where=", ".join(teacher.name for teacher in ensemble.descriptions),
-                hint="check its weights and normalisation; labels above 65504 need --codec f32",
+                hint="check the weights and the normalisation; labels above 65504 need --codec f32",
             )
         trial = Trial(rows=count, row_bytes=encoded.nbytes / count, row_seconds=seconds / count)
     return trial

@@ -41,7 +41,7 @@ LARGEST = np.iinfo(np.int16).max
 
 
 class Zstd(threading.local):
-    """A thread's compressors. They are reused, because creating one takes a third as long as compressing."""
+    """A thread's zstd compressors, reused because creating one takes a third of the time of compressing."""
 
     def __init__(self) -> None:
         self.fast = zstandard.ZstdCompressor(level=FRAME_LEVEL)

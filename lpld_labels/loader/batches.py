@@ -72,7 +72,7 @@ class UndecodedBatch:
 
 
 class Rows(NamedTuple):
-    """A label batch to cut, on the training device. facts: PoolBatch fields after `labels`."""
+    """A label batch on the training device, before it is cut. facts: PoolBatch fields after `labels`."""
 
     pixels: torch.Tensor
     parts: tuple[torch.Tensor, ...]
@@ -174,7 +174,7 @@ class BatchMaker:
 
 
 class SideStream:
-    """Prepares label batches one ahead on a CUDA stream of its own, while the trainer's stream trains."""
+    """Prepares the next label batch on a separate CUDA stream while the trainer uses the current one."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

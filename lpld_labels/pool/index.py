@@ -31,7 +31,7 @@ def _corrupt(problem: str, where: str, **facts: Any) -> PoolCorruptError:
 
 
 class Group(NamedTuple):
-    """A row group of a labels file. offset, bytes: span of payload pages. first_*: offsets in the shard."""
+    """A row group of a labels file. offset, bytes: of its payload pages. first_*: offsets in the shard."""
 
     offset: int
     bytes: int

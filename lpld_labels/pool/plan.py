@@ -35,7 +35,7 @@ from lpld_labels.pool.views import require_drawn, require_readable_views
 
 @dataclass(frozen=True)
 class Shard:
-    """The work for one shard. items: argument of the source. batches: number of batches to expect."""
+    """The work for one shard. items: argument of the source. batches: expected number of batches."""
 
     items: tuple[Any, ...]
     batches: int
@@ -112,7 +112,7 @@ class PoolPlan:
                 where=self.out,
                 expected=len(items),
                 got=sum(counts),
-                hint="replace it (--overwrite)",
+                hint="replace the unfinished work (--overwrite)",
             )
         rest = iter(items)
         return replace(self, shards=[Shard(tuple(islice(rest, count)), count) for count in counts])

@@ -64,7 +64,7 @@ class Unfinished:
             raise PoolConflictError(
                 "this is not part of an unfinished pool",
                 where=self.directory / (foreign or begun)[0],
-                hint="move it away: this directory is for the unfinished work on a pool",
+                hint="move this away: the directory is for unfinished work on a pool",
             )
         refuse_links([self.directory / name for name in names])
         refuse_links(self.pool / name for name in POOL_DIRECTORIES)
@@ -104,7 +104,7 @@ class Unfinished:
         if different:
             field, expected, got = different[0]
             raise StagingMismatchError(
-                f"unfinished work here does not match this command: '{field}' differs",
+                f"unfinished work does not match this command: field '{field}' differs",
                 where=self.directory,
                 expected=expected,
                 got=got,

@@ -52,7 +52,7 @@ def run_plan(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write what is missing of a plan's pool. overwrite: replace a different pool or unfinished work."""
+    """Write the missing parts of a plan's pool. overwrite: replace a different pool or unfinished work."""
     manifest = run_part(plan, (0, 1), executor=executor, overwrite=overwrite, progress=progress)
     return cast("Manifest", manifest)  # A single part is always the last one.
 

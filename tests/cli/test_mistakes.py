@@ -55,7 +55,7 @@ MISTAKES: list[tuple[str, int, str]] = [
         1,
         "does not contain its images; give the labelled image folder (--images)",
     ),
-    (f"verify pool --images images {NET} --device abacus", 2, "'abacus' is not usable here"),
+    (f"verify pool --images images {NET} --device abacus", 2, "cannot use device 'abacus'"),
     (f"verify pool --images images {NET}", 1, "expected --size 32, or no --size, got 16"),
     # prune
     ("prune pool out", 1, "give either a ratio or a budget"),
@@ -86,7 +86,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("copy pool pool/copy", 1, "the output is inside an input"),
     ("copy bare out --image pictures", 2, "Did you mean '--images'"),
     ("copy bare out --images images", 1, "image 0 of the labelled images is missing"),
-    ("copy bare pictures/packed --images pictures", 1, "choose a path beside it"),
+    ("copy bare pictures/packed --images pictures", 1, "choose a path beside the input"),
     ("copy bare out --unpack", 1, "the pool does not contain its images"),
     ("copy packed packed/images --unpack", 1, "the output is inside an input"),
     ("copy packed out --overwrite --unpack", 2, "no other options"),
@@ -127,8 +127,8 @@ MISTAKES: list[tuple[str, int, str]] = [
     (f"build images full {NET} --overwrite", 1, "not a label pool"),
     (f"build images out {NET} --part 0/2", 2, "expected I/N"),
     (f"build images out {NET} --part 1/2 --overwrite", 2, "cannot be combined with --part"),
-    (f"build images out {NET} --image-cache images/cache", 1, "choose a path beside it"),
-    (f"build images out {NET} --image-cache out/cache", 1, "choose a path beside it"),
+    (f"build images out {NET} --image-cache images/cache", 1, "choose a path beside the input"),
+    (f"build images out {NET} --image-cache out/cache", 1, "choose a path beside the input"),
     (f"build images out {NET} --replayable-by lpld --resize torch", 1, "resizing by torch"),
     (f"build images out {NET} --replayable-by lpld --patches 2", 1, "shuffled patches"),
     (f"build images out {NET} --replayable-by sre2l --ratio 2", 1, "pruned pool"),
@@ -139,7 +139,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("train bare --images pictures --val-by-order", 2, "--val"),
     ("train bare --images pictures --mean 1,1,1", 1, "give both"),
     ("train bare --images pictures --student resnet81", 1, "resnet81"),
-    ("train bare --images pictures --image-cache bare/cache", 1, "choose a path beside it"),
+    ("train bare --images pictures --image-cache bare/cache", 1, "choose a path beside the input"),
 ]
 
 

@@ -25,7 +25,7 @@ def images(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("verb", "arguments", "problem"),
     [
-        ("build", {**NET, "device": "abacus"}, "'abacus' is not usable here"),
+        ("build", {**NET, "device": "abacus"}, "cannot use device 'abacus'"),
         ("build", {}, "Missing option '--teacher'"),
         ("squeeze", {**NET, "train_teacher": True}, "requires --teacher-weights"),
     ],
