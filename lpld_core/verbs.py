@@ -277,7 +277,7 @@ class TrainCall(Writes, TrainSettings, RunOptions, FromPool):
 
 
 def train_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return default settings: the preset's values, and the number of workers unless on a CPU."""
+    """Return default settings: the preset's values and, except on a CPU, the number of workers."""
     values = values_of(TrainSettings, preset_named(given.get("preset")).train)
     if given.get("device", "cpu") != "cpu":
         values["workers"] = min(8, os.cpu_count() or 1)

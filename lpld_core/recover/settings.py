@@ -25,7 +25,7 @@ _PASS_IMAGES = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """Images that share statistics and views. members: (class, number) pairs. key: identifies its draws."""
+    """Images that share statistics and views. members: (class, number) pairs. key: of their random draws."""
 
     key: tuple[int, int]
     members: tuple[tuple[int, int], ...]
@@ -82,7 +82,7 @@ class RecoverChoices(ImageChoices):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSettings(ImageChoices):
-    """Settings of all methods. size: height and width of the images."""
+    """Settings that all methods have. size: height and width of the images."""
 
     size: tuple[int, int]
     quality: Annotated[int, Setting("Quality of JPEG files.", option=False, ge=1, le=100)] = 95

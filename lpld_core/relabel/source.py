@@ -113,7 +113,7 @@ def labelled(views: ViewBatch, logits: torch.Tensor, codec: Codec) -> LabelBatch
 
 
 def load_teachers(images: Path, settings: BuildSettings) -> Ensemble:
-    """Load the teachers, check their class count against the folder, and set torch's threads."""
+    """Load the teachers, compare their classes with the folder, and set torch's number of threads."""
     _set_threads(settings)
     classes = None if settings.fewer_classes else len(class_names(images))
     return load_ensemble(settings.teachers, classes=classes, device=settings.device, amp=settings.amp)

@@ -77,7 +77,7 @@ _NPY_HEADER = re.compile(
 
 
 class Numbers(NamedTuple):
-    """integers: [B, L + 1], in steps. peaks: corrections [B, m] of `classes` [B, m], steps / PEAK_SHARE."""
+    """integers: coefficients [B, L + 1] in steps. peaks: corrections of `classes` [B, m], 1/8 steps."""
 
     integers: npt.NDArray[Any]
     classes: IntArray

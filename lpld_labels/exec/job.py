@@ -36,7 +36,7 @@ class Worker(Protocol[Task_contra]):
     """Runs tasks one after the other."""
 
     def do(self, task: Task_contra, *, again: bool) -> Steps:
-        """Run a task; count units of earlier runs, too. again: a lost worker may have finished units."""
+        """Run a task; counts include units of earlier runs. again: a lost worker has begun the task."""
         ...
 
 

@@ -281,7 +281,7 @@ def _table(files: PoolFiles, entry: FileEntry, columns: pa.Schema) -> Iterator[s
 
 
 def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
-    """Yield the problem of the first batch with wrong views: contradictions of tables, or broken rules."""
+    """Yield the problem of the first batch whose views contradict index or image table or break a rule."""
     for number in numbers:
         try:
             # Constructing the record again validates it by all rules for writers.
@@ -295,7 +295,7 @@ def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
 def _other_payload(
     pool: PoolReader, file: VerifiedParquet, shard: int, number: int, group: Group
 ) -> str | None:
-    """Return a problem if a row group's payload differs when Arrow reads it by the footer, else None."""
+    """Return a problem if a row group's payload read by footer and by batch index differ, else None."""
     direct = pool.label_files.block(shard, group)
     table = file.read(number, list(direct))
     for name, array in direct.items():

@@ -26,7 +26,7 @@ class Relation:
     """How two pools are related. first, second: names of the pools. text: the relation in words.
 
     steps: the operations that made `second` from `first` according to its lineage, or ().
-    shared: number of keys that both pools have. identical: number of these with equal digests, too.
+    shared: number of keys that both pools have. identical: number of shared keys with equal digests.
     """
 
     first: str

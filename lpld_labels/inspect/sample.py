@@ -54,7 +54,7 @@ class PoolFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """Statistics of sampled labels. whole: all batches. rows: see `row_type`. unreadable: error messages."""
+    """Statistics of sampled labels. whole: has all batches. rows: see `row_type`. unreadable: errors."""
 
     keys: Sequence[BatchKey]
     whole: bool

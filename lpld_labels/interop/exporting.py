@@ -180,7 +180,7 @@ def _is_regular(pool: PoolReader) -> bool:
 def _sampler_eras(pool: PoolReader) -> list[Era]:
     """Return the PyTorch versions (see ERAS) whose RandomSampler draws the pool's image order.
 
-    Trainers draw as many images as the files of epoch 0 hold, so epoch 0 must be complete.
+    Trainers draw as many images as the files of epoch 0 contain, so epoch 0 must be complete.
     """
     if _epoch_rows(pool)[0] != len(pool.images):
         return []

@@ -84,7 +84,7 @@ class BatchMaker:
     """Cuts a stream of label batches into training batches on a device.
 
     normalisation: (mean, std), or None for raw pixels. temperature: softmax temperature; None: no softmax.
-    memory: provides unpinned CPU memory for images. replay: renders the views; None: workers did.
+    memory: provides unpinned CPU memory for images. replay: renders the views; None: workers do.
     """
 
     prepared: Iterator[Prepared]

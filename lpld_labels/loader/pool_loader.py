@@ -377,8 +377,8 @@ class PoolLoader(DataLoader[Any]):
     def __len__(self) -> int:
         """Number of batches this process yields in the current epoch.
 
-        After resuming with a different number of processes, at least the steps done plus the steps left:
-        trainers count on from their checkpoint and stop at this number.
+        After resuming with a different number of processes, this is at least steps done plus steps left,
+        because trainers count on from their checkpoint and stop at this number.
         """
         at, schedule = self.dataset.position, self.dataset.schedule
         processes = self.dataset.processes()

@@ -163,11 +163,11 @@ class Schedule:
         return np.concatenate(shuffles)[start - first * count : stop - first * count]
 
     def _draws(self, stream: int, count: int) -> npt.NDArray[np.float64]:
-        """Return `count` draws of the method `random`, whose values alone NumPy keeps between releases."""
+        """Return `count` draws of `random`, the only method whose values NumPy keeps between releases."""
         return keyed_generator(self.seed, Stream.LOADER_ORDER, stream).random(count)
 
     def units(self, epoch: int) -> tuple[Integers, Integers]:
-        """Return `places` of an epoch and the running total of units (rows or label batches): int64 [n]."""
+        """Return `places(epoch)` and the running total of units (rows or label batches): int64 [n] each."""
         if epoch not in self._units:
             places = self.places(epoch)
             sizes = np.ones(len(places), np.int64) if self.batch is None else self.rows[places]

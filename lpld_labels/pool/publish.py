@@ -199,7 +199,7 @@ def _shard_files(base: Manifest | None, records: Sequence[ShardRecord]) -> list[
 
 
 def _merged_index(plan: PoolPlan, records: Sequence[ShardRecord]) -> pa.Table:
-    """Return the index of old and new batches in key order. Shards are numbered by labels file paths."""
+    """Return the index of old and new batches in key order. Shards are numbered in order of file paths."""
     out, base = plan.out, plan.base
     paths = [entry.path for entry in _shard_files(base, records) if entry.role == "labels"]
     number = {path: np.int32(place) for place, path in enumerate(paths)}
@@ -265,7 +265,7 @@ def _components(
 
 
 def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
-    """Count views per image, without mixing partners: int64 [images]. numbers: batches, or None for all."""
+    """Count views per image, without mixing partners: int64 [images]. numbers: index rows; None: all."""
     counted = np.ones(len(pool), np.bool_)
     if numbers is not None:
         counted[:] = False

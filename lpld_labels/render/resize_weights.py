@@ -46,7 +46,7 @@ def tap_count(code: str, side: int, out: int) -> int:
 def resize_weights(
     code: str, side: int, out: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], int]:
-    """Return first source pixels [out], weights [out, taps] and shift. All float64, in ATen's order."""
+    """Return first source pixels [out], weights [out, taps] and shift. Computed in float64 as in ATen."""
     taps = tap_count(code, side, out)
     kernel, radius = _KERNELS[code]
     scale = side / out

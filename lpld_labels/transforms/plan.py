@@ -202,7 +202,7 @@ def _fidelities(name: str, minimum: float) -> list[float | None]:
 
 
 class _Planner:
-    """Makes the rows of a plan from one sample. smallest: bytes of a one-batch pool, if too large."""
+    """Makes the rows of a plan from one sample. smallest: bytes of a one-batch pool, if over budget."""
 
     def __init__(self, sample: LabelSample, settings: PlanSettings) -> None:
         self._sample, self._pool, self._settings = sample, sample.pool, settings

@@ -168,7 +168,7 @@ def _nothing(manifest: Manifest) -> Copied:
 def _copy_files(
     out: object, manifest: Manifest, copy: Callable[[FileEntry], bool], progress: Progress | None
 ) -> Copied:
-    """Copy all files to `out`, several at a time. copy: copies a file; False if it was there."""
+    """Copy all files to `out`, several at a time. copy: copies a file; returns False if it was there."""
     total = sum(entry.bytes for entry in manifest.files)
     done = sent = count = 0
     # Files that reveal another pool at the target go first.
