@@ -475,5 +475,5 @@ def test_files_by_image_resume_with_their_own(fkd: Path, load: Load, other: bool
         assert load(fkd, options=options).batches == 15
         return
     relabel(fkd, lambda pairs: pairs * np.array([[[1.0], [0.5]]], np.float32), "train/class00/image003.tar")
-    with pytest.raises(StagingMismatchError, match="imported here earlier: epoch 0 batch 0"):
+    with pytest.raises(StagingMismatchError, match="imported into this pool earlier: epoch 0 batch 0"):
         load(fkd, options=options)
