@@ -34,7 +34,7 @@ class _SqueezeCall(Writes, TorchExecutorOptions, SqueezeSettings, NetworkOptions
     train_teacher: Annotated[
         bool, Setting("First train the teacher on DATA from scratch and save it as --teacher-weights.")
     ] = field(default=False, kw_only=True)
-    epochs: Annotated[int | None, Setting("Number of epochs to train it.  [default: 30]", ge=1)] = field(
+    epochs: Annotated[int | None, Setting("Number of epochs of the teacher.  [default: 30]", ge=1)] = field(
         default=None, kw_only=True
     )
     val: Annotated[

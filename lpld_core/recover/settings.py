@@ -60,7 +60,7 @@ class ImageChoices:
     """Settings that users can choose for every method."""
 
     ipc: Annotated[int, Setting("Number of images per class.", ge=1)]
-    smallest_crop: Annotated[float, Setting("Minimum share of a crop; cda starts at 1.", gt=0, le=1)] = 0.08
+    smallest_crop: Annotated[float, Setting("Minimum crop area, as a share of the image.", gt=0, le=1)] = 0.08
     seed: Annotated[int, Setting("Seed of all noise and views.", ge=0, le=MAX_SEED)] = 0
     format: Annotated[ImageFormat, Setting("Format of the image files.")] = "jpeg"
 
@@ -103,7 +103,7 @@ class RecoverSettings(ImageSettings):
     statistics_kind: Annotated[StatisticsKind, _KIND] = "class"
     class_group: Annotated[int, _GROUP] = 10
     batch_size: Annotated[int, Setting("Number of classes per sre2l or cda batch.", option=False, ge=1)] = 100
-    first_layer_weight: Annotated[float, Setting("Weight of the first layer.", option=False, ge=0)] = 10.0
+    first_layer_weight: Annotated[float, Setting("First layer's loss weight.", option=False, ge=0)] = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

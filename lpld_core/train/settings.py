@@ -41,7 +41,7 @@ class TrainSettings:
     seed: Annotated[int, Setting("Seed of row order and initial weights.", ge=0, le=MAX_SEED)] = 0
     epochs: Annotated[int, Setting("Length of training in passes over the images.", ge=1, le=MAX_INDEX)] = 300
     batch_size: Annotated[
-        int | None, Setting("Rows per step of all processes.  [default: the pool's batch size]", ge=1)
+        int | None, Setting("Rows per step, in all processes.  [default: the pool's batch size]", ge=1)
     ] = None
     sampling: Annotated[
         SamplingPolicy,
@@ -58,7 +58,7 @@ class TrainSettings:
     ] = "constant"
     student_temperature: Annotated[
         float | StudentTemperature,
-        Setting("The student's: that of the labels, or fitted after every epoch.", option=False, gt=0),
+        Setting("Equal to the labels' temperature, or fitted after every epoch.", option=False, gt=0),
     ] = "teacher"
     scale_by_t2: Annotated[bool, Setting("Multiply the kl loss by T squared.", option=False)] = False
     tail: Annotated[Tail, Setting("Labels of classes that top-k omits.", option=False)] = "stored"

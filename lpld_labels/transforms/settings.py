@@ -174,7 +174,7 @@ class PlanChoices:
             lt=1,
         ),
     ] = None
-    temperature: Annotated[float, Setting("Temperature of --min-fidelity.", gt=0)] = DEFAULT_TEMPERATURE
+    temperature: Annotated[float, Setting("Temperature for --min-fidelity.", gt=0)] = DEFAULT_TEMPERATURE
     views: ViewsOfPool = None
     seed: SampleSeed = 0
     from_lossy: FromLossy = False
