@@ -110,7 +110,7 @@ class SqueezeSettings:
     views: Annotated[SqueezeViews, Setting("Centre crops, or the paper's random crops and flips.")] = "centre"
     passes: Annotated[int, Setting("Number of passes over the images, each with new views.", ge=1)] = 1
     update: Annotated[Update, Setting("Exact mean and variance, or the paper's moving average.")] = "exact"
-    momentum: Annotated[float, Setting("Momentum of the moving average.", option=False, gt=0, lt=1)] = 0.1
+    momentum: Annotated[float, Setting("Weight of a batch in the average.", option=False, gt=0, lt=1)] = 0.1
     batch_size: Annotated[int, Setting("Images per forward pass. Affects results of ema only.", ge=1)] = 256
     seed: Annotated[int, Setting("Seed of the images' order and views.", ge=0, le=MAX_SEED)] = 0
 

@@ -72,7 +72,7 @@ def _why_unreadable(error: Exception) -> str:
     if refused:
         return f"it refers to {refused.group(1)}, which is not tensor data; no code was run"
     if "weights_only" in str(error) or "Weights only" in str(error):
-        return "it is damaged or holds more than tensors; no code was run"
+        return "it is damaged or contains more than tensors; no code was run"
     return first_line(error)
 
 

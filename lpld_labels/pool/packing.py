@@ -121,7 +121,7 @@ class PackedImages:
         if wanted is not None and image_digest(data) == wanted:
             return None
         known = "none" if wanted is None else f"{wanted.hex()[:12]}..."
-        return f"image {row} is not the labelled one (expected digest {known})"
+        return f"image {row} differs from the labelled image (expected digest {known})"
 
     def __reduce__(self) -> tuple[type[PackedImages], tuple[PoolReader]]:
         return PackedImages, (self._pool,)
