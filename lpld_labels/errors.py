@@ -10,7 +10,7 @@ LabelPoolError                  base class of all
 |   +-- ManifestError           the manifest is invalid
 +-- PoolCorruptError            a file of a pool is missing, truncated or changed
 +-- PoolWriteError              the file system refused a write (full, read-only, permissions)
-+-- StoreError                  remote storage is unreachable or refuses the request (credentials)
++-- StoreError                  remote storage is unreachable or refuses the request, or times out
 +-- PoolConflictError           another process uses the directory, or other files are in the way
 |   +-- StagingMismatchError    unfinished work of a different pool is in the way
 +-- BatchNotFoundError          the pool has no such batch

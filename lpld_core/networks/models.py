@@ -48,7 +48,7 @@ class Network:
 
 @dataclass(frozen=True)
 class NetworkSource:
-    """Builds a network with random or published weights. build: takes a number of classes or None."""
+    """Builds a network with random or published weights. build: takes a class count or None (default)."""
 
     name: str
     build: Callable[[int | None], Network]

@@ -158,7 +158,7 @@ def load_into(model: nn.Module, weights: WeightsFile) -> None:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Return a hex SHA-256 of name, dtype, shape and bytes (little endian) of all tensors but counters."""
+    """Return a hex SHA-256 of name, dtype, shape and bytes of all tensors except BatchNorm counters."""
     state = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if _COUNTER in name:

@@ -145,7 +145,7 @@ def verify_with_teacher(
 
 
 def wrong_teachers(header: PoolHeader, ensemble: Ensemble) -> tuple[str, ...]:
-    """Return messages about teachers that differ from the pool's. Weights it does not record are skipped."""
+    """Return messages about teachers that differ from the pool's. Weights without a record are skipped."""
     recorded = header.teachers
     if not recorded:
         return ()

@@ -131,7 +131,7 @@ class Codec(ABC):
         return (self.decode(payload, rows=rows, classes=classes, dtype=self.native_dtype),)
 
     def join(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Return labels float32 [n, C] on the device of the parts: the same n rows of each part."""
+        """Return labels float32 [n, C] on the parts' device. parts: the same n rows of all `split` parts."""
         import torch
 
         (labels,) = parts

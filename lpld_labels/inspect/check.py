@@ -295,7 +295,7 @@ def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
 def _other_payload(
     pool: PoolReader, file: VerifiedParquet, shard: int, number: int, group: Group
 ) -> str | None:
-    """Return a problem if a row group's payload read by footer and by batch index differ, else None."""
+    """Return a problem if a row group's payload differs between footer and batch index, else None."""
     direct = pool.label_files.block(shard, group)
     table = file.read(number, list(direct))
     for name, array in direct.items():
