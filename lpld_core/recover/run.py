@@ -205,7 +205,7 @@ class GroupWorker:
         if isinstance(self.settings, RdedSettings):
             assert self.real is not None  # noqa: S101
             return (yield from stitch_class(self.teacher, self.real, group.classes[0], self.settings)), None
-        # Name the file after its images: a run with another class_group may have left other checkpoints.
+        # Name the file after its images: a run with a different class_group may have left other checkpoints.
         name = hashlib.sha256(repr(group.units).encode()).hexdigest()[:16]
         checkpoint = Checkpoint(place / f"{name}.safetensors")
         try:

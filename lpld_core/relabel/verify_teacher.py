@@ -41,7 +41,7 @@ FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
 SUM_NOISE = 1e-5
-"""Rounding error of float32 sums in another order, relative to a row's largest logit."""
+"""Rounding error of float32 sums in a different order, relative to a row's largest logit."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,7 +145,7 @@ def _step(step: LineageStep) -> str:
     if step.operation == "prune":
         return f"pruned {known['ratio']}x" if "ratio" in known else "pruned to a budget"
     if step.operation in ("encode", "plan"):
-        before = known.get("codec_before", "another codec")
+        before = known.get("codec_before", "a different codec")
         return f"encoded from {before} to {known['codec']}" if "codec" in known else "views changed"
     return step.operation
 

@@ -57,7 +57,7 @@ def resize_weights(
     pixels = first[:, None] + np.arange(taps)
     values = kernel(np.abs((pixels - centre[:, None] + 0.5) * (1.0 / stretch)))
     values[pixels >= last[:, None]] = 0.0
-    # cumsum adds from left to right; sum would add in another order.
+    # cumsum adds from left to right; sum would add in a different order.
     values /= np.cumsum(values, axis=1)[:, -1:]
     shift = 22
     while code == "torch" and int(values.max() * 2.0**shift + 0.5) >= 1 << 15:
