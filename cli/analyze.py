@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class Options(NetworkOptions):
     """Options of analyze."""
 
-    real_per_class: Annotated[int, Setting("Real images to sample per class.", ge=2)] = 200
+    real_per_class: Annotated[int, Setting("Number of real images to sample per class.", ge=2)] = 200
     seed: Annotated[int, Setting("Seed for sampling real images.", ge=0, le=MAX_SEED)] = 0
-    batch_size: Annotated[int, Setting("Images per forward pass.", ge=1)] = 128
+    batch_size: Annotated[int, Setting("Number of images per forward pass.", ge=1)] = 128
 
 
 @click.command("analyze")

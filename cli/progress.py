@@ -66,7 +66,7 @@ def _ticking(act: Callable[[], None]) -> Iterator[None]:
 
 
 class ProgressLines(Progress):
-    """Progress in lines: text every 30 seconds, so none for shorter work; or JSON every second."""
+    """Writes progress as lines: text every 30 seconds (none for shorter work), or JSON every second."""
 
     def __init__(
         self,

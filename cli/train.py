@@ -41,7 +41,7 @@ class ReportOnce(click.Command):
 
 @contextlib.contextmanager
 def _first_reports() -> Iterator[None]:
-    """Let only the first process of a machine report errors, unless `one_report` chose another process."""
+    """Let only the first process of a machine report errors, unless `one_report` chose a different one."""
     try:
         yield
     except (LabelPoolError, click.ClickException) as error:

@@ -71,7 +71,7 @@ def median_bandwidth(features: Tensor) -> float:
     step = -(-len(features) // _BANDWIDTH_SAMPLE)
     median = float(torch.pdist(features[::step].double()).median())
     if not median > 0:
-        raise InvalidArgumentError("the real images' features are all the same", hint="use another model")
+        raise InvalidArgumentError("the real images' features are all the same", hint="use a different model")
     return median
 
 

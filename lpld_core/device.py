@@ -47,7 +47,7 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def read_behind(results: Iterable[tuple[About, torch.Tensor]]) -> Iterator[tuple[About, torch.Tensor]]:
-    """Yield (about, tensor on the CPU), in order. A GPU computes the next result during the copy of each."""
+    """Yield (about, tensor on the CPU), in order. While a result is copied, a GPU computes the next."""
     waiting: tuple[About, torch.Tensor, torch.cuda.Event | None] | None = None
     for about, tensor in results:
         if tensor.device.type != "cuda":

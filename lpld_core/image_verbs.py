@@ -34,7 +34,7 @@ class _SqueezeCall(Writes, TorchExecutorOptions, SqueezeSettings, NetworkOptions
     train_teacher: Annotated[
         bool, Setting("First train the teacher on DATA from scratch and save it as --teacher-weights.")
     ] = field(default=False, kw_only=True)
-    epochs: Annotated[int | None, Setting("Epochs of --train-teacher.  [default: 30]", ge=1)] = field(
+    epochs: Annotated[int | None, Setting("Number of epochs of the teacher.  [default: 30]", ge=1)] = field(
         default=None, kw_only=True
     )
     val: Annotated[
@@ -143,7 +143,7 @@ def _require_replaceable(out: Path, overwrite: bool) -> None:
 
     if out.exists():
         if not overwrite:
-            raise PoolConflictError("another file is already here", where=out, hint=OVERWRITE_HINT)
+            raise PoolConflictError("a different file is already here", where=out, hint=OVERWRITE_HINT)
         ClassStatistics.load(out)
 
 
@@ -202,7 +202,7 @@ class MethodOptions:
 @dataclass(frozen=True)
 class _RecoverCall(Writes, TorchExecutorOptions, RecoverChoices, MethodOptions, NetworkOptions):
     out: Annotated[Location, Setting("The new image folder.", option=False)]
-    part: Annotated[Part | None, Setting("Make only this part of the images; see the examples.")] = field(
+    part: Annotated[Part | None, Setting("Make only part I of N of the images; see the examples.")] = field(
         default=None, kw_only=True
     )
 

@@ -112,7 +112,7 @@ def labelled_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield, in the order of `rows`, normalised views float32 [B, 3, H, W] and their labels int64 [B].
 
-    show: function that makes a view, uint8 [H, W, 3]; several threads call it. None: use the centre view.
+    show: makes the view uint8 [H, W, 3] of (row, image); called in threads. None: use the centre view.
     """
 
     def view(row: int) -> Tensor:

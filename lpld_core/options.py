@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 _NETWORKS = "Network: resnet18, timm:NAME, hf:ID, small-resnet18:width=32 or package.module:factory."
 _WEIGHTS = "Weights: DEFAULT, random, or a safetensors or torch file"
-_NORMALISATION = "Normalisation, if the weights do not record it."
+_NORMALISATION = "Normalisation per channel, if the weights do not record it."
 _SIZE = "in pixels.  [default: the teacher's]"
-THREADS = "CPU threads per process.  [default: the CPUs, divided among the processes]"
+THREADS = "Number of CPU threads per process.  [default: all CPUs, divided among the processes]"
 _SHOWN_FILES = 3
 
 
@@ -38,7 +38,7 @@ def check_device(device: str) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UsageError(f"device '{device}' is not usable here: {first_line(error)}") from None
+        raise UsageError(f"PyTorch cannot use device '{device}': {first_line(error)}") from None
 
 
 def look_over(folder: Location) -> list[str]:
@@ -81,7 +81,7 @@ class MachineOptions:
     threads: Annotated[int | None, Setting(THREADS, ge=1)] = None
 
     def prepare_machine(self, workers: ExecutorOptions | None = None) -> Machine:
-        """Set this process's threads, check the device, and return the `Machine` of the workers."""
+        """Set this process's number of threads, check the device, return the `Machine` of the workers."""
         import torch
 
         from lpld_core.teachers.teacher import Machine

@@ -47,15 +47,15 @@ FLIP_PROBABILITY = 0.5
 class ViewSettings:
     """Augmentation of views."""
 
-    batch_size: Annotated[int, Setting("Views in a label batch.", ge=1, le=MAX_BATCH_SIZE)] = 128
+    batch_size: Annotated[int, Setting("Number of views in a label batch.", ge=1, le=MAX_BATCH_SIZE)] = 128
     crop_scale: Annotated[
         tuple[float, float], Setting("Smallest and largest area of a crop, as shares of the image.")
     ] = (0.08, 1.0)
     flip: Annotated[bool, Setting("Mirror half of the views, at random.")] = True
-    mix: Annotated[Mix, Setting("Mix each view with another of its batch.")] = "none"
-    cutout_fraction: Annotated[float | None, Setting("Cut-out box, as a share of the view's side.")] = None
+    mix: Annotated[Mix, Setting("Mix each view with another view of its batch.")] = "none"
+    cutout_fraction: Annotated[float | None, Setting("Cut-out side, as a share of the view's side.")] = None
     patch_grid: Annotated[int | None, Setting("Shuffle N x N patches per view (RDED).", ge=1, le=15)] = None
-    resize: Annotated[Resize, Setting("Implementation of resizing.")] = "torch"
+    resize: Annotated[Resize, Setting("Resize as PyTorch or as Pillow does.")] = "torch"
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -105,13 +105,13 @@ SqueezeViews = Literal["centre", "crop"]
 
 @dataclass(frozen=True, kw_only=True)
 class SqueezeSettings:
-    """Which views the teacher sees, and how their moments are computed."""
+    """Which views the teacher sees, and how means and variances are computed."""
 
     views: Annotated[SqueezeViews, Setting("Centre crops, or the paper's random crops and flips.")] = "centre"
-    passes: Annotated[int, Setting("Passes over the images, each with new views.", ge=1)] = 1
-    update: Annotated[Update, Setting("Compute exact moments or the paper's moving average.")] = "exact"
-    momentum: Annotated[float, Setting("Momentum of the moving average.", option=False, gt=0, lt=1)] = 0.1
-    batch_size: Annotated[int, Setting("Images per forward pass; does not change exact moments.", ge=1)] = 256
+    passes: Annotated[int, Setting("Number of passes over the images, each with new views.", ge=1)] = 1
+    update: Annotated[Update, Setting("Exact mean and variance, or the paper's moving average.")] = "exact"
+    momentum: Annotated[float, Setting("Weight of a batch in the average.", option=False, gt=0, lt=1)] = 0.1
+    batch_size: Annotated[int, Setting("Images per forward pass. Affects results of ema only.", ge=1)] = 256
     seed: Annotated[int, Setting("Seed of the images' order and views.", ge=0, le=MAX_SEED)] = 0
 
     def __post_init__(self) -> None:
@@ -134,7 +134,7 @@ PoolViews = Literal["stored", "drawn"]
 class LabelSettings(ViewSettings):
     """How to label an image folder. The defaults are the paper's ImageNet-1K settings, but without mixing."""
 
-    epochs: Annotated[int, Setting("Views per image, before pruning.", ge=1, le=MAX_INDEX + 1)] = 300
+    epochs: Annotated[int, Setting("Number of views per image before pruning.", ge=1, le=MAX_INDEX + 1)] = 300
     ratio: Annotated[float, Setting("Label only the batches that pruning to 1/RATIO keeps.", ge=1)] = 1.0
     seed: Annotated[int, Setting("Seed of all views and of pruning.", ge=0, le=MAX_SEED)] = 0
     replayable_by: Annotated[
@@ -155,12 +155,11 @@ class LabelSettings(ViewSettings):
     device: Annotated[str, Setting("Device: cpu, cuda, cuda:1, mps ...")] = "cpu"
     amp: Annotated[Precision, Setting("Mixed precision: faster on GPUs, but not bit-identical.")] = "off"
     threads: Annotated[
-        int | None, Setting("CPU threads per process.  [default: all, divided among processes]", ge=1)
+        int | None,
+        Setting("Number of CPU threads per process.  [default: all CPUs, divided among processes]", ge=1),
     ] = None
     image_cache: ImageCache = None
-    part: Annotated[Part | None, Setting("Label one part only; the last part publishes. See examples.")] = (
-        None
-    )
+    part: Annotated[Part | None, Setting("Label only part I of N; the last to finish publishes.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,4 +167,4 @@ class BuildSettings(LabelSettings):
     """Label settings and teachers. teachers: empty if the caller passes loaded teachers."""
 
     teachers: tuple[TeacherChoice, ...] = ()
-    workers: Annotated[int, Setting("Threads that prepare pixels.", option=False, ge=1)] = 1
+    workers: Annotated[int, Setting("Number of threads that prepare pixels.", option=False, ge=1)] = 1

@@ -43,7 +43,7 @@ def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
                 raise PoolConflictError(
                     "another process is using this directory",
                     where=directory,
-                    hint="wait until it is done, or choose another output",
+                    hint="wait for that process, or choose another output",
                 ) from None
             raise
         try:
@@ -92,10 +92,10 @@ def require_same_job(
     where: Path,
     otherwise: str = "replace it (--overwrite)",
 ) -> None:
-    """Raise PoolConflictError if a setting (JSON value) differs. otherwise: last words of its hint."""
+    """Raise PoolConflictError if a setting (JSON value) differs. otherwise: end of the error's hint."""
     for name, expected, got in differences(dict(found), dict(wanted)):
         raise PoolConflictError(
-            f"{what} is already here: its '{name}' differs",
+            f"{what} is already here: field '{name}' differs",
             where=where,
             expected=expected,
             got=got,

@@ -143,7 +143,7 @@ class _VerifyCall(Shows, MachineOptions, TeacherOptions, FromPool):
         Location | None,
         Setting("With --teacher: the labelled image folder; not needed if POOL carries its images."),
     ] = None
-    batches: Annotated[int, Setting("Batches to label again.", ge=1)] = 8
+    batches: Annotated[int, Setting("Number of batches to label again.", ge=1)] = 8
     tolerance: Annotated[
         float | None,
         Setting("Largest allowed difference of a label.  [default: the codec's rounding error]", ge=0),
@@ -223,9 +223,9 @@ def _check_labels(call: _VerifyCall, shown: Progress) -> TeacherCheck:
         how = reader.header.augmentation
         if size is not None and (size, size) != (how.output_height, how.output_width):
             raise InvalidArgumentError(
-                "the pool's views have another size",
+                "--size does not match the size of the pool's views",
                 where=reader.location,
-                expected=f"--size {how.output_height}, or none",
+                expected=f"--size {how.output_height}, or no --size",
                 got=size,
             )
         ensemble = load_ensemble(choices, classes=reader.classes, device=call.device, amp=call.amp)
@@ -278,7 +278,7 @@ class TrainCall(Writes, TrainSettings, RunOptions, FromPool):
 
 
 def train_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return default settings: the preset's values, epochs by phases, and workers unless on a CPU."""
+    """Return default settings: the preset's values, epochs by phases, and workers except on a CPU."""
     values = values_of(TrainSettings, preset_named(given.get("preset")).train)
     if given.get("phases"):
         values["epochs"] = sum(epochs for _, epochs in parse_phases(given["phases"]))
@@ -302,7 +302,7 @@ def train(call: TrainCall) -> TrainResult:
     where few soft labels are left.
 
     Several processes (torchrun) share the rows of every step: --batch-size is their total, and a run may
-    resume with another number of processes. BatchNorm sees only a process's own rows.
+    resume with a different number of processes. BatchNorm sees only a process's own rows.
     """
     from lpld_core.train.ranks import joined_ranks
 
@@ -312,7 +312,7 @@ def train(call: TrainCall) -> TrainResult:
 
 
 def require_trainable(call: TrainCall) -> None:
-    """Refuse invalid arguments; set this process's threads."""
+    """Raise an error if the arguments are invalid; set this process's number of threads."""
     if call.val_by_order and call.val is None:
         raise UsageError("--val-by-order requires --val")
     import torch

@@ -3,15 +3,15 @@
 LabelPoolError                  base class of all
 +-- InvalidBatchError           an invalid label batch (shape, dtype, range, NaN)
 +-- InvalidArgumentError        an invalid option or argument
-|   +-- UsageError              arguments that conflict, or one is missing
+|   +-- UsageError              conflicting arguments, or a missing one
 +-- MissingExtraError           an optional dependency is not installed
 +-- PoolFormatError             not a pool, or one that this version cannot read
 |   +-- NotAPoolError           the manifest is missing
 |   +-- ManifestError           the manifest is invalid
 +-- PoolCorruptError            a file of a pool is missing, truncated or changed
 +-- PoolWriteError              the file system refused a write (full, read-only, permissions)
-+-- StoreError                  remote storage is unreachable or refuses (credentials, time-out)
-+-- PoolConflictError           another process writes here, or other files are in the way
++-- StoreError                  remote storage is unreachable or refuses the request, or times out
++-- PoolConflictError           another process uses the directory, or other files are in the way
 |   +-- StagingMismatchError    unfinished work of a different pool is in the way
 +-- BatchNotFoundError          the pool has no such batch
 +-- ImageMismatchError          the images are not the ones that were labelled
@@ -97,7 +97,7 @@ class InvalidArgumentError(LabelPoolError):
 
 
 class UsageError(InvalidArgumentError):
-    """Arguments that conflict, or a missing argument."""
+    """Conflicting arguments, or a missing argument."""
 
 
 class MissingExtraError(LabelPoolError):
@@ -125,11 +125,11 @@ class PoolWriteError(LabelPoolError):
 
 
 class StoreError(LabelPoolError):
-    """Remote storage is unreachable, does not respond in time, or refuses."""
+    """Remote storage is unreachable, does not respond in time, or refuses the request."""
 
 
 class PoolConflictError(LabelPoolError):
-    """Another process writes here, or other files are in the way."""
+    """Another process uses the directory, or other files are in the way."""
 
 
 class StagingMismatchError(PoolConflictError):

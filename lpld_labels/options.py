@@ -43,7 +43,7 @@ class Writes(Shows):
 
 @dataclass(frozen=True)
 class FromPool:
-    """Base of verbs that read a pool."""
+    """Base class for the arguments of verbs that read a pool."""
 
     pool: Annotated[Location, Setting("A pool: a path or an address.", option=False)]
 
@@ -69,8 +69,8 @@ class ExecutorOptions:
 
         if self.ray is not None and is_address(out) and not os.environ.get(CACHE_VARIABLE):
             raise UsageError(
-                "Ray workers write a pool to a shared directory before it is uploaded: set "
-                f"${CACHE_VARIABLE} to such a directory, or write there and use 'lpld-labels copy'"
+                "--ray requires a shared directory in which to write the pool before uploading it: set "
+                f"${CACHE_VARIABLE} to one, or choose a local OUT and then use 'lpld-labels copy'"
             )
 
     def threads_each(self, threads: int | None) -> int:

@@ -45,7 +45,7 @@ Pools = Annotated[
 
 @dataclass(frozen=True)
 class PoolToPool(FromPool):
-    """Base of verbs that read a pool and write another pool."""
+    """Base class for the arguments of verbs that read a pool and write a new pool."""
 
     out: NewPool
 
@@ -174,7 +174,7 @@ class _PlanCall(Writes, PlanChoices, FromPool):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Planned(Result):
-    """Result of `plan`. rows: ways to fit the budget as JSON, most views first. plan: their BudgetPlan."""
+    """Result of `plan`. rows: ways to fit the budget as JSON, most views first. plan: the BudgetPlan."""
 
     pool: str
     budget: int
@@ -277,8 +277,8 @@ def import_labels(call: _ImportCall) -> ImportReport:
     """Turn the label folder SOURCE of another program into a pool OUT.
 
     Files are read as data: nothing in them is executed, and torch is not needed. Labels are imported bit for
-    bit; crops become the pixels the program used. The report lists what was found, what was assumed, and
-    warnings; `verify --teacher` checks the assumptions.
+    bit; crops are converted to the exact pixel rectangles that the program used. The report lists facts,
+    assumptions and warnings; `verify --teacher` checks the assumptions.
 
     Run the same command again to resume after an interruption, or once a damaged file is repaired. Some files
     of finished batches are read again; if their labels differ, the import fails (--overwrite starts over).
@@ -432,7 +432,7 @@ def _unpack(pool: Location, call: _CopyCall) -> Unpacked:
 class _ReportCall(Shows):
     pools: Pools
     _: KW_ONLY
-    out: Annotated[Location | None, Setting("The HTML file, for a single pool.")] = None
+    out: Annotated[Location | None, Setting("The HTML file to write; only with a single pool.")] = None
     images: Annotated[
         Location | None,
         Setting("The labelled image folder, to show views; not needed if POOL carries its images."),

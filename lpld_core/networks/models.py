@@ -101,9 +101,9 @@ def _small_source(name: str, depth: int, options: str) -> NetworkSource:
     def build(classes: int | None) -> Network:
         if classes is None:
             raise InvalidArgumentError(
-                "this network needs a class count or trained weights",
+                "this network needs a number of classes or trained weights",
                 where=name,
-                hint="give a weights file, which determines the class count",
+                hint="give a weights file, which determines the number of classes",
             )
         module = SmallResNet(classes=classes, depth=depth, **settings)
         return Network(module=module, input_size=_SMALL_INPUT)

@@ -67,12 +67,12 @@ def read_weights(path: str | Path) -> WeightsFile:
 
 
 def _why_unreadable(error: Exception) -> str:
-    """Return why torch could not read the file, but not torch's advice to run the code in it."""
+    """Return why torch could not read the file, without torch's advice to run code from the file."""
     refused = _GLOBAL.search(str(error))
     if refused:
         return f"it refers to {refused.group(1)}, which is not tensor data; no code was run"
     if "weights_only" in str(error) or "Weights only" in str(error):
-        return "it is damaged or holds more than tensors; no code was run"
+        return "it is damaged or contains more than tensors; no code was run"
     return first_line(error)
 
 
@@ -143,7 +143,7 @@ def load_into(model: nn.Module, weights: WeightsFile) -> None:
             raise InvalidArgumentError(
                 f"weights {problem} parameter '{names[0]}'{more}",
                 where=weights.path,
-                hint="these are the weights of another architecture",
+                hint="these are the weights of a different architecture",
             )
     for name, tensor in weights.tensors.items():
         if tensor.shape != own[name].shape:
@@ -152,13 +152,13 @@ def load_into(model: nn.Module, weights: WeightsFile) -> None:
                 where=weights.path,
                 expected=list(own[name].shape),
                 got=list(tensor.shape),
-                hint="these are the weights of another architecture or class count",
+                hint="these are the weights of a different architecture or number of classes",
             )
     model.load_state_dict(weights.tensors, strict=False)
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Return a hex SHA-256 of name, dtype, shape and little-endian bytes of every tensor except counters."""
+    """Return a hex SHA-256 of name, dtype, shape and bytes of all tensors except BatchNorm counters."""
     state = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if _COUNTER in name:

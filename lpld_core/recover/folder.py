@@ -93,7 +93,7 @@ class RecoveredFolder:
         return path
 
     def prepare(self, record: dict[str, Any], *, overwrite: bool = False) -> None:
-        """Write recover.json; refuse a folder with other contents. overwrite: delete another run's images."""
+        """Write recover.json; refuse a folder with other contents. overwrite: delete an old run's images."""
         self._is_another(record, overwrite=overwrite)  # Refuse before anything is created.
         with write_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ class RecoveredFolder:
         _require_same_run(self.root / RECORD_FILE, self._record)
 
     def _is_another(self, record: dict[str, Any], *, overwrite: bool) -> bool:
-        """Return True if another run's images have to be deleted; refuse contents that must be kept."""
+        """Return True if a different run's images have to be deleted; refuse contents that must be kept."""
         path = self.root / RECORD_FILE
         if path.exists():
             try:
@@ -127,7 +127,7 @@ class RecoveredFolder:
         return False
 
     def _clear(self, place: Path) -> None:
-        """Delete another run; refuse if it is active or other files exist. place: temporary directory."""
+        """Delete a different run; refuse if it is active or other files exist. place: temporary directory."""
         ours = {RECORD_FILE, CONTACT_SHEET_FILE, SUFFIX}
         folders = [entry for entry in sorted(self.root.iterdir()) if entry.name not in ours]
         for folder in folders:
@@ -144,7 +144,7 @@ class RecoveredFolder:
                 raise PoolConflictError(
                     "another process is using this directory",
                     where=group,
-                    hint="wait until it is done, or stop it",
+                    hint="wait for that process, or stop it",
                 )
         with write_errors(self.root):
             # This record matches no run: it stops the other run, and any new run after an interruption.
@@ -160,7 +160,7 @@ def _require_same_run(path: Path, record: dict[str, Any]) -> None:
         raise PoolConflictError("not the record of a recovery run", where=path)
     wanted = from_json(to_json(record), where=str(path))
     compared = [{name: job[name] for name in job if name not in _MAY_CHANGE} for job in (found, wanted)]
-    require_same_job(*compared, what="another recovery run", where=path)
+    require_same_job(*compared, what="a different recovery run", where=path)
 
 
 def to_pixels(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -40,7 +40,7 @@ _CHECK_EVERY = 25
 
 
 class UnitMoments(torch.autograd.Function):
-    """Mean and biased variance over the images and pixels of each unit: float [units, channels].
+    """Mean and biased variance over the images and pixels of each `Unit`: float [units, channels].
 
     values: float [B, channels, H, W]. unit_of_image: int64 [B]. sizes: int64 [units], number of images.
     shift: see `image_sums`. The backward pass is one multiply-add without large temporaries.
@@ -80,7 +80,7 @@ class LayerTarget:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnitLosses:
-    """Losses of each unit, float [units]: mean cross-entropy, and BatchNorm distance without alpha."""
+    """Losses of each unit, float [units]: mean cross-entropy, and BatchNorm distance (not times alpha)."""
 
     cross_entropy: Tensor
     batchnorm: Tensor
@@ -143,7 +143,7 @@ def layer_targets(
     if statistics is None:
         raise InvalidArgumentError(
             "class statistics are required",
-            hint="make them with: lpld-labels squeeze; or match global statistics",
+            hint="compute them with `lpld-labels squeeze`, or use --statistics-kind global",
         )
     statistics.check_teacher(teacher)
     by_name = {layer.name: layer for layer in layers}

@@ -38,7 +38,7 @@ LastLosses = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunSummary(Result):
-    """Groups made by this run and groups kept from earlier runs. Losses are means over groups made."""
+    """Numbers of groups made by this run and kept from earlier runs. Losses: means over groups made."""
 
     made_groups: int
     kept_groups: int
@@ -79,7 +79,7 @@ def recover_images(
 
     statistics: required if the settings ask for class statistics. real: image source of rded. Class names
     come from `real` or else from `statistics`; without both, class directories are numbered.
-    overwrite: delete the images of another run. machine: device and threads of the executor's workers.
+    overwrite: delete the images of a different run. machine: device and threads of the executor's workers.
     """
     if isinstance(settings, RdedSettings):
         if real is None:
@@ -205,7 +205,7 @@ class GroupWorker:
         if isinstance(self.settings, RdedSettings):
             assert self.real is not None  # noqa: S101
             return (yield from stitch_class(self.teacher, self.real, group.classes[0], self.settings)), None
-        # Name the file after its images: a run with another class_group may have left other checkpoints.
+        # Name the file after its images: a run with a different class_group may have left other checkpoints.
         name = hashlib.sha256(repr(group.units).encode()).hexdigest()[:16]
         checkpoint = Checkpoint(place / f"{name}.safetensors")
         try:

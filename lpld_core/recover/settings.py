@@ -25,7 +25,7 @@ _PASS_IMAGES = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """Images that share statistics and views. members: (class, number) pairs. key: for `keyed_generator`."""
+    """Images that share statistics and views. members: (class, number) pairs. key: of their random draws."""
 
     key: tuple[int, int]
     members: tuple[tuple[int, int], ...]
@@ -47,20 +47,20 @@ class Group:
         return tuple(sorted({label for label, _ in self.members}))
 
 
-_ITERATIONS = Setting("Steps of the optimiser per image.  [default: the preset's]", ge=1)
+_ITERATIONS = Setting("Number of optimiser steps per image.  [default: the preset's]", ge=1)
 _RATE = Setting("Learning rate; decays to 0 as a cosine.  [default: the preset's]", gt=0)
 _ALPHA = Setting("Weight of the BatchNorm loss.  [default: the preset's]", ge=0)
 _ROLL = Setting("Largest random shift in pixels.  [default: the preset's]", ge=0)
 _KIND = Setting("Statistics that lpld matches; global: the paper's '+C' ablation.  [default: class]")
-_GROUP = Setting("Classes per forward pass; sre2l and cda: batches.  [default: about 100 images]", ge=1)
+_GROUP = Setting("Classes (sre2l, cda: batches) per forward pass.  [default: up to 100 images in all]", ge=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageChoices:
     """Settings that users can choose for every method."""
 
-    ipc: Annotated[int, Setting("Images per class.", ge=1)]
-    smallest_crop: Annotated[float, Setting("Minimum crop area, 0 to 1; cda starts at 1.", gt=0, le=1)] = 0.08
+    ipc: Annotated[int, Setting("Number of images per class.", ge=1)]
+    smallest_crop: Annotated[float, Setting("Minimum crop area, as a share of the image.", gt=0, le=1)] = 0.08
     seed: Annotated[int, Setting("Seed of all noise and views.", ge=0, le=MAX_SEED)] = 0
     format: Annotated[ImageFormat, Setting("Format of the image files.")] = "jpeg"
 
@@ -82,7 +82,7 @@ class RecoverChoices(ImageChoices):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSettings(ImageChoices):
-    """Settings of all methods. size: height and width of the images."""
+    """Settings that all methods have. size: height and width of the images."""
 
     size: tuple[int, int]
     quality: Annotated[int, Setting("Quality of JPEG files.", option=False, ge=1, le=100)] = 95
@@ -102,8 +102,8 @@ class RecoverSettings(ImageSettings):
     ] = "both"
     statistics_kind: Annotated[StatisticsKind, _KIND] = "class"
     class_group: Annotated[int, _GROUP] = 10
-    batch_size: Annotated[int, Setting("Classes per sre2l or cda batch.", option=False, ge=1)] = 100
-    first_layer_weight: Annotated[float, Setting("First layer's weight.", option=False, ge=0)] = 10.0
+    batch_size: Annotated[int, Setting("Number of classes per sre2l or cda batch.", option=False, ge=1)] = 100
+    first_layer_weight: Annotated[float, Setting("First layer's loss weight.", option=False, ge=0)] = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,9 +134,9 @@ class RecoverSettings(ImageSettings):
 class RdedSettings(ImageSettings):
     """Settings of rded. Each image consists of tiles x tiles crops of real images."""
 
-    candidates: Annotated[int, Setting("rded: real images per class.", option=False, ge=1)] = 300
-    crops: Annotated[int, Setting("rded: random crops per real image.", option=False, ge=1)] = 5
-    tiles: Annotated[int, Setting("rded: crops on each side of an image.", option=False, ge=1)] = 2
+    candidates: Annotated[int, Setting("rded: number of real images per class.", option=False, ge=1)] = 300
+    crops: Annotated[int, Setting("rded: number of crops per real image.", option=False, ge=1)] = 5
+    tiles: Annotated[int, Setting("rded: each image is a grid of N x N crops.", option=False, ge=1)] = 2
     method: Literal["rded"] = "rded"
 
     def __post_init__(self) -> None:
@@ -170,7 +170,7 @@ def method_settings(
     preset: PresetName | None = None,
     **given: Any,
 ) -> RecoverSettings | RdedSettings:
-    """Fill in missing settings from a preset; None: choose it by image size. Ignore other methods' fields."""
+    """Fill in missing settings from a preset (None: chosen by image size); ignore other methods' settings."""
     kind = RdedSettings if method == "rded" else RecoverSettings
     known = {entry.name for entry in fields(kind)}
     chosen = {name: value for name, value in given.items() if name in known}

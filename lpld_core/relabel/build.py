@@ -41,12 +41,12 @@ from lpld_labels.transforms.prune import kept_count
 
 SHARD_SECONDS = 60.0
 """Target time that a worker spends on a shard; an interruption loses about this much work."""
-AS_BUILT = "run the command the pool was built with, choose another path, or replace it (--overwrite)"
+AS_BUILT = "run the command the pool was built with, choose another path, or replace the pool (--overwrite)"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BuildResult(Result):
-    """labelled: number of batches labelled now. manifest: None if not published. cost: dry run only."""
+    """labelled: number of new batches. manifest: None if not published. cost: only of a dry run."""
 
     labelled: int
     manifest: Manifest | None
@@ -89,7 +89,7 @@ class Build:
         device: str | None = None,
         image_progress: Progress | None = None,
     ) -> Build:
-        """Load teachers and table if None; refuse invalid settings before any write. device: for teachers."""
+        """Load ensemble and table if None; refuse invalid settings before any write. device: of teachers."""
         if settings.image_cache is not None:
             require_apart(settings.image_cache, images)
             require_apart(pool, settings.image_cache)
@@ -182,30 +182,30 @@ class Build:
                 pool_identity(pool.header, pool.codec, pool.images, pool.manifest.views),
                 pool_identity(self.header, self.source.codec, self.table, views),
                 where=self.pool,
-                problem="another pool is already here",
+                problem="a different pool is already here",
                 hint=OVERWRITE_HINT,
             )
             self._refuse_other_making(pool.header.lineage)
             return pool.manifest, present
 
     def _refuse_other_making(self, steps: Iterable[LineageStep]) -> None:
-        """Refuse a pool whose lineage records another image order, precision or teacher output."""
+        """Refuse a pool whose lineage records a different image order, precision or teacher output."""
         ours = self.recorded_settings
         for known in (step.parameters for step in steps if step.operation == "build"):
             difference = probe_difference(known[PROBE], self.probe) if PROBE in known else 0.0
             if difference > TOLERANCE:
                 raise PoolConflictError(
-                    "the teacher has the same weights as the pool's teacher, but other outputs",
+                    "the teacher has the same weights as the pool's teacher, but different outputs",
                     where=self.pool,
                     expected="the same outputs on random images",
                     got=f"outputs that differ by {difference:.0%}",
-                    hint="its code, normalisation or resizing changed; " + AS_BUILT,
+                    hint="the teacher's code, normalisation or resizing changed; " + AS_BUILT,
                 )
             recorded = known.get(SETTINGS) or {}
             for name, now in (("replayable_by", ours.replayable_by), ("amp", ours.amp)):
                 if recorded.get(name, now) != now:
                     raise PoolConflictError(
-                        f"the pool was built with other settings: '{name}' differs",
+                        f"the pool was built with different settings: '{name}' differs",
                         where=self.pool,
                         expected=recorded[name],
                         got=now,
@@ -314,7 +314,7 @@ def _refuse_other_images(labelled: ImageTable, found: ImageTable, folder: Path) 
                 where=folder / path if path == other else folder,
                 expected=path if path != other or digest is None else f"digest {digest.hex()}",
                 got=other if path != other or other_digest is None else other_digest.hex(),
-                hint="restore the labelled images, or build another pool from these",
+                hint="restore the labelled images, or build a new pool from these",
             )
 
 

@@ -91,7 +91,7 @@ class TeacherLabels:
 
     @cached_property
     def _orders(self) -> SampledOrders | None:
-        """The image orders of the program that `replayable_by` names; None if it is not set."""
+        """The orders in which the program named by `replayable_by` sampled images; None if it is not set."""
         return None if self.settings.replayable_by is None else SampledOrders(len(self.images.table))
 
     @cached_property
@@ -113,7 +113,7 @@ def labelled(views: ViewBatch, logits: torch.Tensor, codec: Codec) -> LabelBatch
 
 
 def load_teachers(images: Path, settings: BuildSettings) -> Ensemble:
-    """Load the teachers, check their class count against the folder, and set torch's threads."""
+    """Load the teachers, compare their classes with the folder, and set torch's number of threads."""
     _set_threads(settings)
     classes = None if settings.fewer_classes else len(class_names(images))
     return load_ensemble(settings.teachers, classes=classes, device=settings.device, amp=settings.amp)
@@ -158,7 +158,7 @@ def try_out(source: TeacherLabels, ensemble: Ensemble, rows: int = _TIMED_ROWS) 
             raise ComputationError(
                 "the teacher's labels are not finite",
                 where=", ".join(teacher.name for teacher in ensemble.descriptions),
-                hint="check its weights and normalisation; labels above 65504 need --codec f32",
+                hint="check the weights and the normalisation; labels above 65504 need --codec f32",
             )
         trial = Trial(rows=count, row_bytes=encoded.nbytes / count, row_seconds=seconds / count)
     return trial
@@ -182,7 +182,7 @@ def require_room(pool: Path, rows: int, bytes_per_row: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelCost:
-    """The cost of labelling a folder. forwards: network runs (views x teachers). final_bytes: pool size."""
+    """The cost of labelling a folder. forwards: number of views x teachers. final_bytes: pool size."""
 
     batches: int
     views: int

@@ -41,7 +41,7 @@ FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
 SUM_NOISE = 1e-5
-"""Rounding error of float32 sums in another order, relative to a row's largest logit."""
+"""Rounding error of float32 sums in a different order, relative to a row's largest logit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class RowDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherCheck:
-    """The result of a comparison, in the pool's own terms: logits or probabilities.
+    """The result of comparing labels, which are logits or probabilities, as stored in the pool.
 
     top1_agreement: share of rows with the same top class. near_ties: rows with different top classes whose
     values are equal up to rounding. first_difference: the first row above tolerance, in key order.
@@ -106,7 +106,7 @@ def verify_with_teacher(
         raise InvalidArgumentError("the pool is empty", where=pool.location)
     ensemble.teachers[0].require_classes(pool.classes, "pool", where=pool.location)
     if batches < 1:
-        raise InvalidArgumentError("nothing to compare", expected="at least 1 batch", got=batches)
+        raise InvalidArgumentError("no batches to compare", expected="at least 1", got=batches)
     # No difference could exceed a tolerance of NaN or infinity.
     if tolerance is not None and not 0 <= tolerance < math.inf:
         raise InvalidArgumentError("tolerance is wrong", expected="a number >= 0", got=tolerance)
@@ -145,7 +145,7 @@ def verify_with_teacher(
 
 
 def wrong_teachers(header: PoolHeader, ensemble: Ensemble) -> tuple[str, ...]:
-    """Return messages about wrong teachers. Weights that the pool does not record are not compared."""
+    """Return messages about teachers that differ from the pool's. Weights without a record are skipped."""
     recorded = header.teachers
     if not recorded:
         return ()

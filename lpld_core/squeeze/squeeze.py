@@ -1,8 +1,8 @@
 """Squeeze an image folder: compute class statistics, and how many batches a moving average needs.
 
-Exact moments are computed by tasks of a few classes each. A task sees all views of its classes in an order
-that only depends on the seed, and sums in float64, so the statistics are bit-identical for any executor. A
-moving average depends on the order of all batches, so it is one task.
+Exact moments (means, variances) are computed by tasks of a few classes. A task sees all views of its classes
+in an order that only depends on the seed, and sums in float64, so the statistics are bit-identical for any
+executor. A moving average depends on the order of all batches, so it is one task.
 """
 
 from __future__ import annotations
@@ -359,7 +359,7 @@ def statistics_of(
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateBound:
-    """required: batches until a moving average is stable. available: batches in one pass."""
+    """required: number of batches until a moving average is stable. available: number in one pass."""
 
     required: int
     available: int

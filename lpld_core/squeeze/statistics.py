@@ -124,7 +124,7 @@ class ClassStatistics(_About):
         ours, theirs = self.teacher, teacher.description
         if ours.weights_digest != theirs.weights_digest:
             raise InvalidArgumentError(
-                "the statistics are of another teacher",
+                "the statistics are of a different teacher",
                 expected=f"weights {(theirs.weights_digest or 'unknown')[:12]} ({theirs.name})",
                 got=f"{(ours.weights_digest or 'unknown')[:12]} ({ours.name})",
                 hint="run squeeze again with this teacher, or use the teacher of the statistics",
@@ -145,12 +145,12 @@ def _tensor(file: WeightsFile, name: str, classes: int, *, dimensions: int = 2) 
     tensor = file.tensors.get(name)
     if tensor is None or tensor.ndim != dimensions or len(tensor) != classes:
         raise ManifestError(
-            f"tensor '{name}' is wrong",
+            f"tensor '{name}' is missing or has the wrong shape",
             where=file.path,
-            expected=f"first dimension {classes}",
+            expected=f"{dimensions} dimensions, the first of size {classes}",
             got="nothing" if tensor is None else list(tensor.shape),
             hint="make the file again with: lpld-labels squeeze",
         )
     if not torch.isfinite(tensor).all():
-        raise ManifestError(f"tensor '{name}' is not finite", where=file.path, hint="squeeze again")
+        raise ManifestError(f"tensor '{name}' is not finite", where=file.path, hint="run squeeze again")
     return tensor

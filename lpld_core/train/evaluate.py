@@ -32,7 +32,7 @@ class Accuracy:
 
 
 class ValidationSet:
-    """The images of a folder as centre views of one size. by_order: accept other names of class folders."""
+    """The images of a folder as centre views of one size. by_order: match classes by order, not by name."""
 
     def __init__(
         self, root: str | os.PathLike[str], *, size: tuple[int, int], by_order: bool = False
@@ -56,7 +56,7 @@ class ValidationSet:
             return
         first = next(n for n, name in enumerate(names) if name != folder.class_names[n])
         raise InvalidArgumentError(
-            f"class folders have other names than in training, first at class {first}",
+            f"class folders have different names than in training, first at class {first}",
             where=folder.root,
             expected=names[first],
             got=folder.class_names[first],

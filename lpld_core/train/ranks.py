@@ -60,7 +60,7 @@ class Ranks:
                 dist.broadcast(tensor, src=0)
 
     def parallel(self, model: nn.Module, *, unused: bool) -> DistributedDataParallel:
-        """Return the model with gradients averaged over processes. unused: some parameters lack gradients."""
+        """Return the model with gradients averaged over processes. unused: whether some get no gradient."""
         place = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=place, find_unused_parameters=unused)
 

@@ -5,7 +5,7 @@ checkpoint.safetensors   the training state and the run's settings
 student.safetensors      the finished network; `load_teacher` can read it
 
 The checkpoint is written before the first line of the log. So a log or a network without a checkpoint comes
-from another run or from a finished run.
+from a different run or from a finished run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RESULT = "student.safetensors"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResumePoint:
-    """Epochs and steps done, progress within the next epoch, and the state to load."""
+    """Numbers of epochs and steps done, progress within the next epoch, and the state to load."""
 
     epochs_done: int
     steps: int
@@ -41,7 +41,7 @@ class ResumePoint:
 
 
 class TrainingRun:
-    """The files of a run. overwrite: delete another run. otherwise: end of the hint if settings differ."""
+    """The files of a run. overwrite: delete a different run. otherwise: end of the error's hint."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class TrainingRun:
             require_same_job(
                 settings if isinstance(settings, dict) else {},
                 self._settings,
-                what="another training run",
+                what="a different training run",
                 where=self._checkpoint.path,
                 otherwise=self._otherwise,
             )

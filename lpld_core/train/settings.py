@@ -29,7 +29,7 @@ _DECIDES_NOTHING = (
     *("evaluate_every", "device", "replay", "workers", "image_cache"),
     "accumulate",  # only divides the rows of a step, like the number of processes
 )
-_NORMALISATION = "Normalisation, if the pool records none."
+_NORMALISATION = "Normalisation per channel, if the pool records none."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +40,9 @@ class TrainSettings:
         str | None, Setting("Network, as for --teacher.  [default: resnet18; small-resnet18 below 128 px]")
     ] = None
     seed: Annotated[int, Setting("Seed of row order and initial weights.", ge=0, le=MAX_SEED)] = 0
-    epochs: Annotated[int, Setting("Number of steps, in passes over the images.", ge=1, le=MAX_INDEX)] = 300
+    epochs: Annotated[int, Setting("Length of training in passes over the images.", ge=1, le=MAX_INDEX)] = 300
     batch_size: Annotated[
-        int | None, Setting("Rows per step, over all processes.  [default: the pool's batch size]", ge=1)
+        int | None, Setting("Rows per step, in all processes.  [default: the pool's batch size]", ge=1)
     ] = None
     sampling: Annotated[
         SamplingPolicy,
@@ -71,7 +71,7 @@ class TrainSettings:
     ] = "constant"
     student_temperature: Annotated[
         float | StudentTemperature,
-        Setting("The label temperature, or one that is fitted after every epoch.", option=False, gt=0),
+        Setting("Equal to the labels' temperature, or fitted after every epoch.", option=False, gt=0),
     ] = "teacher"
     scale_by_t2: Annotated[bool, Setting("Multiply the kl loss by T squared.", option=False)] = False
     tail: Annotated[Tail, Setting("Labels of classes that top-k omits.", option=False)] = "stored"
@@ -81,26 +81,26 @@ class TrainSettings:
     learning_rate: Annotated[float, Setting("Peak learning rate.", gt=0)] = 0.001
     weight_decay: Annotated[float, Setting("Weight decay.", option=False, ge=0)] = 0.01
     decay_on: Annotated[
-        DecayOn, Setting("What decays: all, or all but biases and normalisation layers.", option=False)
+        DecayOn, Setting("Weights that decay: all, or all but biases and normalisation.", option=False)
     ] = "weights"
     momentum: Annotated[float, Setting("Momentum of SGD.", option=False, ge=0, lt=1)] = 0.9
     schedule: Annotated[Schedule, Setting("How the learning rate decays.", option=False)] = "cosine"
     rate_steps: Annotated[RateSteps, Setting("How often the rate changes.", option=False)] = "epoch"
-    warmup_epochs: Annotated[float, Setting("Epochs of linear warm-up.", option=False, ge=0)] = 0.0
+    warmup_epochs: Annotated[float, Setting("Number of epochs of linear warm-up.", option=False, ge=0)] = 0.0
     ema: Annotated[
         float | None, Setting("Save a moving average of the weights with this decay, e.g. 0.99.", ge=0, lt=1)
     ] = None
 
     evaluate_every: Annotated[int, Setting("Evaluate every N epochs and at the end.", ge=1)] = 10
     device: Annotated[str, Setting("Device: cpu, cuda, cuda:1, mps ...")] = "cpu"
-    replay: Annotated[
-        Replay, Setting("Where views are rendered. 'auto': on a CUDA GPU that has room for the images.")
-    ] = "auto"
+    replay: Annotated[Replay, Setting("Where to render views. 'auto': on a CUDA GPU, if the images fit.")] = (
+        "auto"
+    )
     amp: Annotated[Precision, Setting("Mixed precision: faster on GPUs, but not bit-identical.")] = "off"
     workers: Annotated[
-        int, Setting("Processes that prepare batches.  [default: 0 on a CPU, up to 8 for a GPU]", ge=0)
+        int, Setting("Number of loader processes.  [default: 0 on a CPU, up to 8 for a GPU]", ge=0)
     ] = 0
-    accumulate: Annotated[int, Setting("Forward passes per step; more use less memory.", ge=1)] = 1
+    accumulate: Annotated[int, Setting("Forward passes per step; a higher number saves memory.", ge=1)] = 1
     image_cache: ImageCache = None
 
     def __post_init__(self) -> None:

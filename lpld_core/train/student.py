@@ -78,7 +78,7 @@ def train_student(
     out: the run's directory (run_directory.py). watch: called after each step, before `progress`.
     overwrite: delete an earlier run of other settings.
     ranks: result of `joined_ranks`. All processes call this function; only the first writes to `out`. A run
-    may resume with another number of processes.
+    may resume with a different number of processes.
     Raises ImageMismatchError before the first step if images have changed since they were labelled.
     """
     _check(pool, settings, validation)
@@ -341,9 +341,8 @@ def _rows_per_process(settings: TrainSettings, pool: PoolReader, world: int) -> 
         return settings.batch_size
     rows = settings.batch_size or pool.header.batch_size
     if rows % world:
-        raise InvalidArgumentError(
-            "the batch size cannot be divided equally", expected=f"a multiple of {world}", got=rows
-        )
+        problem = "the batch size cannot be divided equally among the processes"
+        raise InvalidArgumentError(problem, expected=f"a multiple of {world}", got=rows)
     return rows // world
 
 

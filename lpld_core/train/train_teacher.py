@@ -92,7 +92,7 @@ def train_teacher(
             save_weights(job.out, trainer.result.state_dict(), about, within=directory)
         else:
             require_same_job(
-                found, training, what="another teacher", where=job.out, otherwise="delete this one"
+                found, training, what="a different teacher", where=job.out, otherwise="delete this one"
             )
             load_into(trainer.result, read_weights(job.out))
     return trainer.accuracy(validation)

@@ -39,7 +39,7 @@ STEPS_PER_READ = 20
 
 @dataclass(frozen=True, kw_only=True)
 class EpochProgress:
-    """Steps, images, sum of losses, seconds and last learning rate of an epoch so far."""
+    """Numbers of steps and images, sum of losses, seconds and last learning rate of an epoch so far."""
 
     steps: int = 0
     images: int = 0

@@ -48,7 +48,7 @@ def binary_cell(data: bytes) -> Array:
 
 
 def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """Split CPU tensors by rows; a piece of the first has at most SERIAL_VALUES. Do not split GPU tensors."""
+    """Split CPU tensors (not GPU tensors) by rows: pieces of the first have at most SERIAL_VALUES values."""
     import torch
 
     first = tensors[0]
@@ -131,7 +131,7 @@ class Codec(ABC):
         return (self.decode(payload, rows=rows, classes=classes, dtype=self.native_dtype),)
 
     def join(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Return labels float32 [n, C] on the device of the parts. parts: the same n rows of each part."""
+        """Return labels float32 [n, C] on the parts' device. parts: the same n rows of all `split` parts."""
         import torch
 
         (labels,) = parts

@@ -96,7 +96,7 @@ class _FloatCodec(Codec):
         values = self._plain(payload) if self.layout == "plain" else self._merged(payload, rows * classes)
         if values.size != rows * classes:
             raise PoolCorruptError(
-                "label payload has the wrong length", expected=rows * classes, got=values.size
+                "label payload has the wrong length", expected=f"{rows * classes} values", got=values.size
             )
         return converted(values.reshape(rows, classes), dtype)
 

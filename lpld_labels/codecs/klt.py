@@ -77,7 +77,7 @@ _NPY_HEADER = re.compile(
 
 
 class Numbers(NamedTuple):
-    """integers: [B, L + 1] in steps. classes of peaks: int32 [B, m]. peaks: [B, m] in steps / PEAK_SHARE."""
+    """integers: coefficients [B, L + 1] in steps. peaks: corrections of `classes` [B, m], 1/8 steps."""
 
     integers: npt.NDArray[Any]
     classes: IntArray
@@ -132,7 +132,7 @@ class KltCodec(Codec):
         return dict(self._tables.files)
 
     def identity(self) -> bytes:
-        """Return step, peaks, and a digest of basis and mean, which define the meaning of the integers."""
+        """Return step, number of peaks, and a digest of basis and mean, which give the integers a meaning."""
         return struct.pack("<dI", self.step, self.peaks) + self._tables.digest()
 
     def require_fit(self, *, classes: int) -> None:
@@ -205,7 +205,7 @@ class KltCodec(Codec):
         return np.ascontiguousarray(self._projection.T, np.float32)
 
     def _corrections(self, logits: FloatArray, integers: FloatArray, classes: IntArray) -> Doubles:
-        """Return integers [B, m] that restore the peaks and keep the largest peak above all other labels."""
+        """Return integers [B, m] that correct the labels `classes` [B, m] and preserve the argmax."""
         grid = self.step / PEAK_SHARE
         rows = np.arange(len(logits))
         places = classes.astype(np.intp)
@@ -246,7 +246,7 @@ class KltCodec(Codec):
     ) -> LabelArray:
         if classes != self.basis.shape[1]:
             raise PoolCorruptError(
-                "codec was fitted to another number of classes", expected=self.basis.shape[1], got=classes
+                "codec was fitted to a different number of classes", expected=self.basis.shape[1], got=classes
             )
         with np.errstate(over="ignore", invalid="ignore"):
             labels = self._rebuilt(self._stored(payload, rows))
@@ -255,7 +255,7 @@ class KltCodec(Codec):
         return converted(labels, dtype)
 
     def split(self, payload: Payload, *, rows: int, classes: int) -> Parts:
-        """Return coefficients float32 [B, L + 1], peak classes int64 [B, m] and peaks float32 [B, m]."""
+        """Return coefficients [B, L + 1], classes int64 [B, m] of corrected labels, corrections [B, m]."""
         coefficients, peak_classes, peaks = self._scaled(self._stored(payload, rows))
         # torch's scatter_add_ requires int64 indices.
         return coefficients, peak_classes.astype(np.int64), peaks
@@ -288,7 +288,7 @@ class KltCodec(Codec):
         return _canonical(self._stored(payload, rows))
 
     def _scaled(self, numbers: Numbers) -> tuple[FloatArray, IntArray, FloatArray]:
-        """Return coefficients [B, L + 1], the classes [B, m] of the peaks and their corrections [B, m]."""
+        """Return coefficients [B, L + 1], the classes [B, m] of corrected labels, and corrections [B, m]."""
         return (
             np.multiply(numbers.integers, self.step, dtype=np.float32),
             numbers.classes,

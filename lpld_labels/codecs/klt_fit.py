@@ -182,12 +182,12 @@ class KltFitter:
 
     @property
     def _peaks(self) -> tuple[int, ...]:
-        """Numbers of peaks to try, ascending; at most a quarter of the classes."""
+        """Numbers of corrected labels per row to try, ascending; at most a quarter of the classes."""
         most = max(len(self._spectrum.mean) // 4, 1)
         return tuple(peaks for peaks in PEAKS if peaks <= most)
 
     def _best(self, excess: Callable[[KltCodec], float]) -> KltCodec | None:
-        """Try all numbers of peaks. Return the smallest codec with excess <= 0, or None if there is none."""
+        """Try all of `_peaks`. Return the smallest codec with excess <= 0, or None if there is none."""
         best, least = None, math.inf
         for peaks in self._peaks:
             near = None if best is None else best.step

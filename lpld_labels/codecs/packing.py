@@ -41,7 +41,7 @@ LARGEST = np.iinfo(np.int16).max
 
 
 class Zstd(threading.local):
-    """A thread's compressors. They are reused, because creating one takes a third as long as compressing."""
+    """A thread's zstd compressors, reused because creating one takes a third of the time of compressing."""
 
     def __init__(self) -> None:
         self.fast = zstandard.ZstdCompressor(level=FRAME_LEVEL)
@@ -84,11 +84,12 @@ def unpack_planes(
     start = 0
     for k in range(kind.itemsize):
         if start + _LENGTH.size > blob.size:
-            raise PoolCorruptError("label payload ends early", where=where, got=f"{k} byte planes")
+            wanted = f"{kind.itemsize} byte planes"
+            raise PoolCorruptError("label payload ends early", where=where, expected=wanted, got=k)
         (length,) = _LENGTH.unpack(memoryview(blob)[start : start + _LENGTH.size])
         start += _LENGTH.size
         if start + length > blob.size:
-            raise PoolCorruptError("byte plane reaches beyond the label payload", where=where, got=length)
+            raise PoolCorruptError("byte plane extends beyond the label payload", where=where, got=length)
         planes[:, k] = decompressed(blob.slice(start, length), count, where=where)
         start += length
     if start != blob.size:

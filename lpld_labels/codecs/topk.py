@@ -47,7 +47,7 @@ class SparseLabels(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Entries in class order. rank: their original order, int64 [B, k]; None for descending values."""
+    """Entries in class order. rank: original order, int64 [B, k]; None if it was by descending value."""
 
     indices: IntArray
     values: LabelArray
@@ -259,7 +259,7 @@ class TopKCodec(Codec):
         moved = unpack_planes(payload["order"][0].as_buffer(), dtype, shape, where="order").astype(np.int64)
         rank: npt.NDArray[np.int64] = (moved + np.arange(self.k)) % (1 << 8 * dtype.itemsize)
         if (np.sort(rank, axis=1) != np.arange(self.k)).any():
-            raise PoolCorruptError("stored order is not a permutation", where="order")
+            raise PoolCorruptError("column 'order' is not a permutation", where="order")
         return rank
 
     def _check(self, name: str, values: LabelArray) -> None:

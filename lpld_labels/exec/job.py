@@ -36,7 +36,7 @@ class Worker(Protocol[Task_contra]):
     """Runs tasks one after the other."""
 
     def do(self, task: Task_contra, *, again: bool) -> Steps:
-        """Run a task; also count units finished earlier. again: a lost worker may have finished some."""
+        """Run a task; counts include units of earlier runs. again: a lost worker has begun the task."""
         ...
 
 
@@ -72,7 +72,7 @@ class Job(Generic[Task]):
     """Work split into tasks.
 
     start: creates a worker. tasks: the remaining tasks. name: returns a task's name for messages.
-    total: number of units, including finished ones. done: units finished earlier. where: output, for errors.
+    total: number of units, including finished ones. done: number finished earlier. where: output, for errors.
     here: creates a worker in the caller's process; None to use `start`.
     """
 

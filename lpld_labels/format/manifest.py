@@ -198,7 +198,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """minimum, median, maximum: views per image (no mix partners). images, classes: number with a view."""
+    """minimum, median, maximum: views of an image (no mix partners). images, classes: number with views."""
 
     minimum: Count
     median: float
@@ -209,7 +209,7 @@ class Coverage:
     def problems(self, counts: Counts, classes: int) -> Iterator[Problem]:
         rules = (
             (self.minimum <= self.median <= self.maximum, "minimum <= median <= maximum"),
-            (self.images <= counts.images and self.classes <= classes, "no more than the pool has"),
+            (self.images <= counts.images and self.classes <= classes, "at most as many as the pool has"),
             (self.classes <= self.images, "no more classes than images"),
             (self.maximum <= counts.rows, "maximum <= rows"),
             ((self.minimum > 0) == (0 < counts.images == self.images), "minimum > 0 iff all images appear"),
@@ -253,7 +253,7 @@ def _count_problems(
     stated += [("images", "packed")] if size["packed"] else []
     for name, role in stated:
         if getattr(counts, name) != rows[role]:
-            yield f"counts.{name}", f"the {rows[role]} rows of {role}", getattr(counts, name)
+            yield f"counts.{name}", f"{rows[role]}, the number of rows of {role}", getattr(counts, name)
     per_byte = limits.MAX_IMAGES_PER_BYTE
     for name, most, why in (
         ("batches", size["labels"], "one for each byte of labels"),
@@ -353,10 +353,10 @@ class Manifest(_Contents):
         yield from self.coverage.problems(self.counts, header.classes)
         missing = [name for name in COMPONENTS if name not in self.components]
         if missing:
-            yield "components", f"the bytes of {missing[0]}", self.components
+            yield "components", f"an entry '{missing[0]}'", self.components
         size, stated = sum(entry.bytes for entry in self.files), sum(self.components.values())
         if stated != size:
-            yield "components", f"a sum of {size}", stated
+            yield "components", f"a sum of {size}, the bytes of all files", stated
 
 
 def _values(record: object, kind: type[Any]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class ViewBatch:
             raise _bad(key, "images", "shape [B] with B >= 1", list(images.shape))
         rows = len(images)
         crops = _integers("crops", self.crops, (rows, 4), key)
-        _require(key, "crops", "height and width >= 1", crops[:, 2:] >= 1)
+        _require(key, "crops", "height and width >= 1", crops, crops[:, 2:] >= 1)
         _require_array("flips", self.flips, np.bool_, (rows,), key)
         # Store the checked values; setattr does not work in a frozen dataclass.
         vars(self).update(
@@ -172,10 +172,10 @@ def _bad(key: object, field: str, expected: object, got: object) -> InvalidBatch
     return InvalidBatchError(f"field '{field}' is wrong", where=key, expected=expected, got=got)
 
 
-def _require(key: BatchKey, field: str, expected: str, good: npt.NDArray[np.bool_]) -> None:
+def _require(key: BatchKey, field: str, expected: str, values: npt.NDArray[Any], good: BoolArray) -> None:
     if not good.all():
         slot = int(np.argwhere(~good)[0][0])
-        raise _bad(key, field, expected, f"another value at slot {slot}")
+        raise _bad(key, field, expected, f"{values[slot].tolist()} at slot {slot}")
 
 
 def _checked_key(key: Sequence[int]) -> BatchKey:
@@ -211,7 +211,7 @@ def _require_array(
 
 def _checked_mix(mix: Mix, rows: int, key: BatchKey) -> Mix:
     partner = _integers("mix.partner", mix.partner, (rows,), key)
-    _require(key, "mix.partner", f"slots below {rows}", partner < rows)
+    _require(key, "mix.partner", f"slots below {rows}", partner, partner < rows)
     strength = float(mix.strength) + 0.0  # Turns -0.0 into 0.0, so that equal batches have equal digests.
     if not 0.0 <= strength <= 1.0:
         raise _bad(key, "mix.strength", "0 to 1", strength)
@@ -225,7 +225,7 @@ def _checked_mix(mix: Mix, rows: int, key: BatchKey) -> Mix:
 
 def _checked_cutout(cutout: CutOut, rows: int, key: BatchKey) -> CutOut:
     boxes = _integers("cutout.boxes", cutout.boxes, (rows, 4), key)
-    _require(key, "cutout.boxes", "top <= bottom and left <= right", boxes[:, :2] <= boxes[:, 2:])
+    _require(key, "cutout.boxes", "top <= bottom, left <= right", boxes, boxes[:, :2] <= boxes[:, 2:])
     _require_array("cutout.fill", cutout.fill, np.uint8, (rows, 3), key)
     return CutOut(boxes=boxes, fill=cutout.fill)
 
@@ -238,4 +238,4 @@ def _check_patches(order: npt.NDArray[np.uint8], rows: int, key: BatchKey) -> No
     if order.shape[0] != rows or side * side != tiles or not 1 <= side <= 15:
         raise _bad(key, "patch_order", f"shape [{rows}, n*n] with n from 1 to 15", list(order.shape))
     whole = (np.sort(order, axis=1) == np.arange(tiles)).all(axis=1)
-    _require(key, "patch_order", f"a permutation of 0 to {tiles - 1} per row", whole)
+    _require(key, "patch_order", f"a permutation of 0 to {tiles - 1} per row", order, whole)

@@ -137,7 +137,7 @@ def _integer(text: str) -> int:
 
 
 def convert(document: object, kind: type[T], *, where: str, all_known: bool = False) -> T:
-    """Convert JSON to `kind`; refuse wrong, missing or unknown fields. all_known: ignorable fields, too."""
+    """Convert JSON to `kind`; refuse wrong, missing or unknown fields. all_known: even ignorable ones."""
     if not isinstance(document, Mapping):
         raise field_error("", "an object", document, where=where)
     try:

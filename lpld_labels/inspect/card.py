@@ -1,7 +1,7 @@
 """The card of a pool: README.md, rendered from templates/card.md and the manifest.
 
-No text of a manifest can leave its table cell or code block: text is escaped for Markdown, unless a filter
-of the template puts it into code or JSON.
+Text from a manifest is escaped for Markdown, or put into a code block or JSON by a filter of the template. So
+it cannot change the structure of the card.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def card_text(
     """Return the card of a pool. licence: name on Hugging Face. recipe: commands that make the pool."""
     if not is_text(name):
         raise InvalidArgumentError(
-            "invalid pool name", expected="valid UTF-8", got=repr(name), hint="give another (--name)"
+            "invalid pool name", expected="valid UTF-8", got=repr(name), hint="give a different name (--name)"
         )
     if licence is not None and not _LICENCE.fullmatch(licence):
         raise InvalidArgumentError(

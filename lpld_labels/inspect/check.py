@@ -281,7 +281,7 @@ def _table(files: PoolFiles, entry: FileEntry, columns: pa.Schema) -> Iterator[s
 
 
 def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
-    """Yield the problem of the first batch with wrong views: they contradict a table or break a rule."""
+    """Yield the problem of the first batch whose views contradict index or image table or break a rule."""
     for number in numbers:
         try:
             # Constructing the record again validates it by all rules for writers.
@@ -295,13 +295,13 @@ def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
 def _other_payload(
     pool: PoolReader, file: VerifiedParquet, shard: int, number: int, group: Group
 ) -> str | None:
-    """Return a problem if a row group's payload differs when Arrow reads it by the footer, else None."""
+    """Return a problem if a row group's payload differs between footer and batch index, else None."""
     direct = pool.label_files.block(shard, group)
     table = file.read(number, list(direct))
     for name, array in direct.items():
         other = table[name].combine_chunks()
         if not other.equals(array.cast(other.type)):
-            return f"column '{name}' differs between the footer and the batch index, row group {number}"
+            return f"column '{name}' differs between footer and batch index, in row group {number}"
     return None
 
 

@@ -26,7 +26,7 @@ class Relation:
     """How two pools are related. first, second: names of the pools. text: the relation in words.
 
     steps: the operations that made `second` from `first` according to its lineage, or ().
-    shared: number of keys that both pools have. identical: number of these with equal digests, too.
+    shared: number of keys that both pools have. identical: number of shared keys with equal digests.
     """
 
     first: str
@@ -145,7 +145,7 @@ def _step(step: LineageStep) -> str:
     if step.operation == "prune":
         return f"pruned {known['ratio']}x" if "ratio" in known else "pruned to a budget"
     if step.operation in ("encode", "plan"):
-        before = known.get("codec_before", "another codec")
+        before = known.get("codec_before", "a different codec")
         return f"encoded from {before} to {known['codec']}" if "codec" in known else "views changed"
     return step.operation
 

@@ -54,7 +54,7 @@ class PoolFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """Statistics of sampled labels. whole: it has all batches. rows: see `row_type`. unreadable: errors."""
+    """Statistics of sampled labels. whole: has all batches. rows: see `row_type`. unreadable: errors."""
 
     keys: Sequence[BatchKey]
     whole: bool
@@ -130,7 +130,7 @@ def take_sample(pool: PoolReader, *, progress: Progress | None = None) -> Sample
 
 
 def choose_batches(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchKey]:
-    """Return some of `keys`, chosen at random and sorted: enough to reach the size limit of a sample."""
+    """Return a sorted random sample of `keys`, as large as the limits of this module allow."""
     limit = min(MOST_ROWS, MOST_VALUES // pool.classes)
     order = keyed_generator(_SEED, len(keys)).permutation(len(keys))
     rows = pool.index.rows[pool.index.numbers(keys)][order].cumsum(dtype=np.int64)

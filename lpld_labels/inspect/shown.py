@@ -87,7 +87,7 @@ def _words(value: object) -> str:
 
 
 def _views(pool: PoolReader) -> list[tuple[str, str]]:
-    """Return (picture, image name) for some views of the first batch; [] without images or torch."""
+    """Return (picture, image name) for a few views of the first batch; [] without images or torch."""
     folder = pool.image_folder
     source = packed_images(pool) if folder is None else find_images(pool, folder)
     if source is None or not len(pool) or find_spec("torch") is None:

@@ -130,7 +130,7 @@ def summarise(location: Location) -> PoolSummary:
 
 
 def pickle_layout(rows: int, batches: int, classes: int, *, mixed: bool) -> dict[Component, int]:
-    """Return bytes by component, with one torch.save file of fp16 logits per batch. rows: total rows."""
+    """Return bytes by component if each batch were a torch.save file of fp16 logits. rows: total rows."""
     sizes: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
     return sizes | {
         "labels": rows * classes * 2,

@@ -109,7 +109,7 @@ def parse_batch(saved: object, items: Sequence[Item], *, where: Path) -> BatchFi
     file = _Items(items, saved, where)
     coords = file.floats("coords", None, 4)
     if not ((coords >= 0) & (coords <= 1)).all():
-        raise file.error("coords", "fractions from 0 to 1", "other values")
+        raise file.error("coords", "fractions from 0 to 1", f"{coords.min()} to {coords.max()}")
     rows = len(coords)
     flips, cutouts = file.flips_or_cutouts(rows)
     mix = file.mix(rows)

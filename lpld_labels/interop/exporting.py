@@ -1,6 +1,6 @@
 """Export a pool as the label folder of another program, which reads it with plain `torch.load`.
 
-Files are written beside the folder and moved into place at the end. Another call resumes an interrupted one.
+Files are written beside the folder and moved into place at the end. The same call resumes an interrupted one.
 
 Trainers hard-code view sizes, normalisation, resize filter and image order. So a student may see other
 pixels than the teacher, even if the folder is correct. A `Claim` says whether a trainer replays all views.
@@ -71,7 +71,7 @@ def plan_export(pool: PoolReader, layout: layouts.Layout, options: ExportOptions
     """Choose the file of each batch; refuse pools that the layout cannot hold."""
     if pool.header.label_kind != "logits":
         raise LabelSourceError(
-            f"labels are {pool.header.label_kind}, the format holds logits",
+            f"labels are {pool.header.label_kind}, but this format stores logits",
             where=pool.location,
             hint="use the pool itself",
         )
@@ -180,7 +180,7 @@ def _is_regular(pool: PoolReader) -> bool:
 def _sampler_eras(pool: PoolReader) -> list[Era]:
     """Return the PyTorch versions (see ERAS) whose RandomSampler draws the pool's image order.
 
-    Trainers draw as many images as the files of epoch 0 hold, so epoch 0 must be complete.
+    Trainers draw as many images as the files of epoch 0 contain, so epoch 0 must be complete.
     """
     if _epoch_rows(pool)[0] != len(pool.images):
         return []
@@ -472,7 +472,7 @@ def _is_export(plan: ExportPlan, folder: Path, progress: Progress | None) -> boo
 
 
 def _prepared(workplace: Path, job: dict[str, Any]) -> Path:
-    """Return the folder to write to, after deleting leftovers of another job."""
+    """Return the folder to write to, after deleting leftovers of a different job."""
     record, folder = workplace / "job.json", workplace / "folder"
     if not record.exists() or record.read_bytes() != to_json(job):
         for entry in workplace.iterdir():
@@ -543,7 +543,8 @@ def _largest(pool: PoolReader, key: BatchKey, kept: int) -> tuple[LabelArray, In
         sparse = codec.sparse(stored.payload, rows=stored.views.rows, classes=pool.classes)
         return sparse.values.astype(np.float16), sparse.indices
     if kept > pool.classes:
-        raise LabelSourceError("--top-k exceeds the classes", expected=f"<= {pool.classes}", got=kept)
+        most = f"at most {pool.classes}"
+        raise LabelSourceError("--top-k exceeds the number of classes", expected=most, got=kept)
     labels = pool.read_labels(key, dtype=np.float32)
     classes = np.argsort(-labels, axis=1, kind="stable")[:, :kept].astype(np.int32)
     return np.take_along_axis(labels, classes, axis=1).astype(np.float16), classes

@@ -1,6 +1,6 @@
 """Image ids that are not in label files: drawn by PyTorch's sampler, or stored in a JSON file of lists.
 
-SRe2L and its descendants draw them with ``RandomSampler(dataset, generator)``, one generator for all epochs.
+SRe2L and its descendants draw ids with ``RandomSampler(dataset, generator)``, one generator for all epochs.
 PyTorch until 1.10 draws one permutation per epoch. PyTorch since 1.11 also draws a second permutation, for
 samples beyond a multiple of the dataset's size; here it is discarded. A permutation is ``torch.randperm`` on
 the CPU: a Fisher-Yates shuffle that takes 32 bits of MT19937 per step, modulo the number of elements left.

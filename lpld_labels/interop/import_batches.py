@@ -35,7 +35,7 @@ class Places:
     """The batches of a folder: their files and the image ids of their rows.
 
     rows: row count of each batch, in key order. numbers: file numbers, if these continue across epochs.
-    lists: image ids by epoch, or by file number if `numbers` is given; None if the label files hold the ids.
+    lists: image ids by epoch, or by file number if `numbers` is given; None if label files contain them.
     """
 
     batch_size: int
@@ -48,7 +48,7 @@ class Places:
         return layout.file.format(epoch=key.epoch, batch=batch)
 
     def ids(self, key: BatchKey) -> IntArray | None:
-        """Return the image ids of a batch; None if its file holds them."""
+        """Return the image ids of a batch; None if its label file contains them."""
         if self.lists is None:
             return None
         if self.numbers is not None:
@@ -123,7 +123,7 @@ class BatchFiles:
         images = self.places.ids(key)
         if images is None:
             if batch.images is None:
-                raise LabelFileError("batch holds no image ids", where=path)
+                raise LabelFileError("label file contains no image ids", where=path)
             images = batch.images
             check_ids(images, target.images, where=path)
         cutout = None
@@ -166,20 +166,20 @@ def _require_like_others(batch: BatchFile, rows: int, target: Target, path: Path
     if top is not None:
         columns, dtype = top.k, top.value_dtype
     facts = {
-        "rows": (rows, batch.rows),
-        "columns of labels": (columns, batch.labels.shape[1]),
-        "type of labels": (dtype, batch.labels.dtype),
-        "top-k classes": (top is not None, batch.classes is not None),
-        "mixing": (augmentation.mix, batch.mix_kind),
-        "cut-outs": (augmentation.cutout_fraction is not None, batch.cutouts is not None),
+        "number of rows": (rows, batch.rows),
+        "number of label columns": (columns, batch.labels.shape[1]),
+        "dtype of labels": (dtype, batch.labels.dtype),
+        "use of top-k classes": (top is not None, batch.classes is not None),
+        "kind of mixing": (augmentation.mix, batch.mix_kind),
+        "use of cut-outs": (augmentation.cutout_fraction is not None, batch.cutouts is not None),
     }
     for what, (expected, got) in facts.items():
         if expected != got:
-            hint = "this file belongs to another run"
-            if what == "rows":
-                hint = "only the last batch of an epoch may have another size"
+            hint = "this file belongs to a different run"
+            if what == "number of rows":
+                hint = "only the last batch of an epoch may have a different size"
             raise LabelFileError(
-                f"batch differs from the others: {what}", where=path, expected=expected, got=got, hint=hint
+                f"{what} differs from the other batches", where=path, expected=expected, got=got, hint=hint
             )
     if batch.classes is not None:
         target.require_class(int(batch.classes.max()), where=path)
@@ -188,7 +188,7 @@ def _require_like_others(batch: BatchFile, rows: int, target: Target, path: Path
         raise LabelSourceError(
             "mix box reaches outside the view",
             where=path,
-            expected=f"sides up to {augmentation.output_height}",
+            expected=f"coordinates up to {augmentation.output_height}",
             got=list(box),
             hint="give the size of the views with --output-size",
         )
@@ -222,7 +222,7 @@ def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
             f"{len(extra)} files are beyond the end of their epoch, the first is {extra[0]}",
             where=request.batches[extra[0]],
             expected=f"{sum(key.epoch == extra[0].epoch for key in places.rows)} batches in this epoch",
-            hint="the folder may contain files of another run, or --images is the wrong folder",
+            hint="the folder may contain files of a different run, or --images is the wrong folder",
         )
     planned = dict.fromkeys(root / places.file(key, layout) for key in places.rows)
     there = set(files)
@@ -370,7 +370,7 @@ def _id_lists(request: Request, labelled: set[int], what: str, hint: str) -> IdL
 
 
 def epoch_sizes(request: Request, sample: BatchFile) -> tuple[int, dict[int, int]]:
-    """Return the batch size and the rows by epoch. Epochs have equally many rows; the last may have fewer."""
+    """Return the batch size, and the number of rows by epoch. Only the last epoch may have fewer rows."""
     folder, notes = request.folder, request.notes
     lengths = {key.epoch: key.batch + 1 for key in request.batches}  # Sorted: an epoch's last batch wins.
     longest, final = max(lengths.values()), max(lengths)
@@ -380,7 +380,7 @@ def epoch_sizes(request: Request, sample: BatchFile) -> tuple[int, dict[int, int
             f"epoch {final} is far beyond the {len(lengths)} epochs that have files",
             where=folder.root,
             expected=f"epochs below {most}",
-            hint="the folder may contain files of another run",
+            hint="the folder may contain files of a different run",
         )
     last_files = [path for key, path in request.batches.items() if key.batch == longest - 1]
     tail = first_readable(last_files, partial(read_batch_file, items=request.layout.items))

@@ -173,7 +173,7 @@ class ImageFiles:
         expected = f"{self.crops} crops, top {self.codec.k} in {self.codec.value_dtype}"
         got = f"{len(found.values)} crops, top {found.values.shape[1]} in {found.values.dtype}"
         if expected != got:
-            raise LabelFileError("labels differ from the others", where=path, expected=expected, got=got)
+            raise LabelFileError("labels differ from other files", where=path, expected=expected, got=got)
         self.target.require_class(int(found.classes.max()), where=path)
         return found
 
@@ -253,7 +253,7 @@ def _files_of_images(request: Request) -> list[tuple[int, Path]]:
                 "two images share a label file: their names are equal up to the first dot",
                 where=folder.by_image[name],
                 got=f"{images.paths[known[name]]} and {text}",
-                hint="rename one of them and label again",
+                hint="rename one of the images and label again",
             )
         known[name] = index
     unknown = sorted(name for name in folder.by_image if name not in known)
@@ -361,7 +361,7 @@ def import_labels(
     )
     if other := _other_labels(files, out, step):
         if not overwrite:
-            problem = f"different labels were imported here earlier: {other}"
+            problem = f"different labels were imported into this pool earlier: {other}"
             raise StagingMismatchError(problem, where=out, hint=OVERWRITE_HINT)
         with unfinished(out) as work:
             work.delete()

@@ -2,7 +2,7 @@
 
 The programs store pixels divided by the size of the image. So pixel = round(fraction * size) is exact if the
 fraction's precision suffices (float16: sizes up to 2047). If a product is not close to an integer, the
-labelled image had another size.
+labelled image had a different size.
 """
 
 from __future__ import annotations

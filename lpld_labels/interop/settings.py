@@ -26,7 +26,7 @@ class ImportOptions:
             "SRe2L: PyTorch version that drew the images: new (>= 1.11) or old; auto infers it from labels."
         ),
     ] = "auto"
-    sampler_seed: Annotated[int, Setting("SRe2L: Seed of the image sampler.")] = DEFAULT_SAMPLER_SEED
+    sampler_seed: Annotated[int, Setting("SRe2L: seed of the image sampler.")] = DEFAULT_SAMPLER_SEED
     classes: Annotated[
         int | None, Setting("Number of classes; top-k labels do not store it.", ge=2, le=MAX_CLASSES)
     ] = None
@@ -37,7 +37,7 @@ class ImportOptions:
         Literal["torch", "pil", "pil_bicubic"] | None,
         Setting("How the program resized views.  [default: as published]"),
     ] = None
-    batch_size: Annotated[int, Setting("FKD: images per batch of the pool.", ge=1, le=MAX_BATCH_SIZE)] = 128
+    batch_size: Annotated[int, Setting("FKD: batch size of the pool.", ge=1, le=MAX_BATCH_SIZE)] = 128
     teachers: Annotated[
         tuple[str, ...],
         Setting("Names of the teachers, recorded in the pool. G-VBSM: name all teachers, in order."),

@@ -174,7 +174,7 @@ def _refused(what: str, where: Path) -> UnsafePickleError:
         f"pickle contains {what}",
         where=where,
         expected="only tensors, numbers, lists and NumPy scalars",
-        hint="none of it was run; do not trust this file",
+        hint="none of its code was run; do not trust this file",
     )
 
 

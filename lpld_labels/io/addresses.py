@@ -27,7 +27,7 @@ def local_path(location: Location) -> Path:
     if text.startswith("file://"):
         place = _split(text)
         if place.netloc not in ("", "localhost"):
-            raise InvalidArgumentError("file:// address names another host", where=text)
+            raise InvalidArgumentError("file:// address names a remote host", where=text)
         text = unquote(place.path)
     if "\0" in text:
         raise InvalidArgumentError("path contains a NUL character", where=repr(text))

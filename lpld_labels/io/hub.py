@@ -1,4 +1,4 @@
-"""Write to data sets on the Hugging Face hub in single commits. The hub's fsspec client reads them."""
+"""Write a pool to a data set on the Hugging Face hub, in one commit. Reading uses the hub's fsspec client."""
 
 from __future__ import annotations
 

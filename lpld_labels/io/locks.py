@@ -68,9 +68,9 @@ def locked_directory(directory: Path, *, shared: bool = False) -> Iterator[int]:
             descriptor = _open_locked(directory, _DIRECTORY, operation)
         except BlockingIOError:
             raise PoolConflictError(
-                "another process is writing here",
+                "another process is using this directory",
                 where=directory,
-                hint="wait until it is done, or stop it; then run the same command again",
+                hint="wait for that process, or stop it; then run the same command again",
             ) from None
     try:
         yield descriptor

@@ -197,9 +197,9 @@ def _checked_page(
     rules = (
         (page.kind in _ENCODINGS, "page type is not allowed in pools"),
         (page.encoding in _ENCODINGS.get(page.kind, ()), "page encoding is not allowed in pools"),
-        (page.levels in (None, (RLE, RLE)), "page levels are not RLE-encoded"),
+        (page.levels in (None, (RLE, RLE)), "definition or repetition levels are not RLE-encoded"),
         (not dictionary or (leaf.width is not None and not plain), "column must not have a dictionary"),
-        (not plain or (page.encoding == PLAIN and not compressed), "page is encoded or compressed"),
+        (not plain or (page.encoding == PLAIN and not compressed), "page must not be encoded or compressed"),
         (fewest <= page.values <= most, "number of values in the page does not fit the row group"),
         (not compressed or 0 <= page.plain <= largest, "page is too large for its number of values"),
         (body <= stop <= end, "page extends beyond the start of the footer"),

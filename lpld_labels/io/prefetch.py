@@ -49,7 +49,7 @@ class Range(NamedTuple):
 
 
 def coalesced(ranges: Iterable[Range], limit: int) -> Iterator[Range]:
-    """Join consecutive ranges of a file with small gaps. Joined ranges have at most `limit` bytes."""
+    """Join consecutive ranges of a file if the gap is small. Joined ranges have at most `limit` bytes."""
     joined: Range | None = None
     for one in ranges:
         if joined is None:
@@ -189,7 +189,7 @@ class CutFile:
     stop: int
 
     def blocks(self, size: int) -> npt.NDArray[np.int64]:
-        """Group parts into blocks of one part or up to `size` bytes. Return the offsets of block bounds."""
+        """Group parts into blocks of one part or up to `size` bytes. Return block boundaries (offsets)."""
         if not len(self.starts):
             return np.array([0, self.stop], np.int64)
         chosen = [int(self.starts[0])]

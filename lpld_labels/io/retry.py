@@ -68,7 +68,7 @@ def request_timeout() -> float:
     except ValueError:
         timeout = 0.0
     if not timeout > 0:
-        raise InvalidArgumentError("bad timeout", where=TIMEOUT_VARIABLE, expected="seconds > 0", got=text)
+        raise InvalidArgumentError("not a timeout", where=TIMEOUT_VARIABLE, expected="seconds > 0", got=text)
     return timeout
 
 

@@ -124,7 +124,7 @@ def refuse_links(paths: Iterable[Path]) -> None:
     for path in paths:
         if os.path.islink(path):  # noqa: PTH114  # False without permission; writing then fails
             raise PoolConflictError(
-                "path is a symlink, but a pool needs a file or directory of its own here",
+                "path is a symlink, but must be a regular file or directory",
                 where=path,
                 hint="delete the symlink, or choose another path",
             )

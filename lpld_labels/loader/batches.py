@@ -74,7 +74,7 @@ class UndecodedBatch:
 
 
 class Rows(NamedTuple):
-    """A label batch to cut, on the training device. facts: PoolBatch fields after `labels`."""
+    """A label batch on the training device, before it is cut. facts: PoolBatch fields after `labels`."""
 
     pixels: torch.Tensor
     parts: tuple[torch.Tensor, ...]
@@ -86,7 +86,7 @@ class BatchMaker:
     """Cuts a stream of label batches into training batches on a device.
 
     normalisation: (mean, std), or None for raw pixels. temperature: softmax temperature; None: no softmax.
-    memory: provides unpinned CPU memory for images. replay: renders the views; None: workers did.
+    memory: provides unpinned CPU memory for images. replay: renders the views; None: workers do.
     """
 
     prepared: Iterator[Prepared]
@@ -187,7 +187,7 @@ class BatchMaker:
 
 
 class SideStream:
-    """Prepares label batches one ahead on a CUDA stream of its own, while the trainer's stream trains."""
+    """Prepares the next label batch on a separate CUDA stream while the trainer uses the current one."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -196,7 +196,7 @@ class SideStream:
         self._next: Rows | LabelPoolError | None = None
 
     def take(self, make: Callable[[], Rows]) -> Rows:
-        """Return the next rows, for use on the current stream, and begin with those after them."""
+        """Return the next rows, for use on the current stream, and start preparing the rows after them."""
         rows = self._next or self._begin(make)
         if isinstance(rows, LabelPoolError):
             raise rows

@@ -33,7 +33,7 @@ class PoolDataset(Dataset[PoolBatch]):
     `pool_loader` yields with whole label batches. A label batch is decoded as a whole, and the last ones are
     kept, so items are fast if neighbours are requested together.
 
-    epochs, classes: use only views of these stored epochs, of images of these classes. None: all. For the
+    epochs, classes: use only views of these stored epochs and of images of these classes. None: all. For the
     other parameters, see `pool_loader`.
     """
 

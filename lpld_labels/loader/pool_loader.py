@@ -419,8 +419,8 @@ class PoolLoader(DataLoader[Any]):
     def __len__(self) -> int:
         """Number of batches this process yields in the current epoch.
 
-        After resuming with another number of processes, it is at least the steps done plus the steps left:
-        trainers count on from their checkpoint and stop at this number.
+        After resuming with a different number of processes, this is at least steps done plus steps left,
+        because trainers count on from their checkpoint and stop at this number.
         """
         at, schedule = self.dataset.position, self.dataset.schedule
         processes = self.dataset.processes()
@@ -445,7 +445,7 @@ class PoolLoader(DataLoader[Any]):
                 yield batch
                 if turn != self._turn:
                     raise InvalidArgumentError(
-                        "this iteration ended when another one of the same loader began"
+                        "this iteration ended when a new iteration of the same loader began"
                     )
 
     def evaluation_transform(self) -> Callable[[Image], torch.Tensor]:

@@ -150,9 +150,9 @@ class Schedule:
         return np.flatnonzero(self.rows == self.rows.max())
 
     def places(self, epoch: int) -> Integers:
-        """Return the places of a training epoch's label batches, in order: int64 [n].
+        """Return the index positions of a training epoch's label batches, in training order: int64 [n].
 
-        In an epoch of hard labels, these are numbers in the endless passes over the images.
+        In an epoch of hard labels, a position counts label batches of endless passes over the images.
         """
         if not 0 <= epoch <= MAX_INDEX:
             raise InvalidArgumentError("epoch is out of range", expected=f"0 to {MAX_INDEX}", got=epoch)
@@ -174,7 +174,7 @@ class Schedule:
         return usable[np.flatnonzero(stored == survivors[chosen])]
 
     def _shuffled(self, epoch: int, count: int) -> Integers:
-        """Return an epoch's L entries of the concatenated shuffles. The key of shuffle k is (seed, k)."""
+        """Return an epoch's part of the concatenated shuffles. Shuffle k depends only on seed and k."""
         start, stop = epoch * self.batches_per_epoch, (epoch + 1) * self.batches_per_epoch
         first, last = start // count, (stop - 1) // count
         shuffles = [
@@ -183,7 +183,7 @@ class Schedule:
         return np.concatenate(shuffles)[start - first * count : stop - first * count]
 
     def _draws(self, stream: int, count: int) -> npt.NDArray[np.float64]:
-        """Return uniform draws of `random`, the only method that NumPy keeps stable between releases."""
+        """Return `count` draws of `random`, the only method whose values NumPy keeps between releases."""
         return keyed_generator(self.seed, Stream.LOADER_ORDER, stream).random(count)
 
     def fresh_key(self, epoch: int, place: int) -> BatchKey | None:
@@ -194,7 +194,7 @@ class Schedule:
         return self.fresh_rows[places % len(self.fresh_rows)] if self.hard(epoch) else self.rows[places]
 
     def units(self, epoch: int) -> tuple[Integers, Integers]:
-        """Return the places of an epoch's label batches and the running total of units: int64 [n] each."""
+        """Return `places(epoch)` and the running total of units (rows or label batches): int64 [n] each."""
         if epoch not in self._units:
             places = self.places(epoch)
             sizes = np.ones(len(places), np.int64) if self.batch is None else self._rows(epoch, places)
@@ -212,8 +212,8 @@ class Schedule:
         total, batch = int(self.units(position.epoch)[1][-1]), self.batch or 1
         if total < world:
             raise InvalidArgumentError(
-                "an epoch has too few rows for so many processes",
-                expected=f"at least {world}",
+                "an epoch is too short for the number of processes",
+                expected=f"at least {world} rows or label batches",
                 got=total,
                 hint="raise batches_per_epoch",
             )
@@ -246,7 +246,7 @@ class Schedule:
         return max((step.after for step in done), default=before)
 
     def runs(self, position: Position, processes: Processes) -> Iterator[tuple[int, Runs]]:
-        """Yield (place, ranges of units) of each label batch that this process still uses in the epoch."""
+        """Yield (index position, ranges of units) of each label batch that this process still uses."""
         rank, world = processes
         sizes = self._sizes(position, world)
         if not len(sizes):
@@ -282,11 +282,11 @@ class Schedule:
 
 
 def parse_state(state: dict[str, Any], expected: dict[str, Any]) -> Position:
-    """Return the position in a saved state. Raise if it was saved with another pool, sampling or seed."""
+    """Return the position in a saved state. Raise if it was saved with a different pool, sampling or seed."""
     for name, value in expected.items():
         if state.get(name) != value:
             raise InvalidArgumentError(
-                f"this state belongs to another run: field '{name}' differs",
+                f"this state belongs to a different run: field '{name}' differs",
                 expected=value,
                 got=state.get(name),
                 hint="open the loader with the settings it was saved with",

@@ -31,7 +31,7 @@ def _corrupt(problem: str, where: str, **facts: Any) -> PoolCorruptError:
 
 
 class Group(NamedTuple):
-    """A row group of a labels file. offset, bytes: span of payload pages. first_*: offsets in the shard."""
+    """A row group of a labels file. offset, bytes: of its payload pages. first_*: offsets in the shard."""
 
     offset: int
     bytes: int
@@ -147,7 +147,7 @@ class BatchIndex:
         entries = manifest.files_of("labels")
         data = np.array([entry.bytes - (entry.footer_bytes or 0) for entry in entries], np.int64)
         if not (alike and later.all() and (ends <= data[shards[starts]]).all()):
-            problem = "row groups overlap or leave the file (columns 'group_offset' and 'group_bytes')"
+            problem = "row groups overlap or exceed the file (columns 'group_offset' and 'group_bytes')"
             raise _corrupt(problem, where)
         shares = np.add.reduceat(self.label_bytes[order].astype(np.int64), starts)
         if not np.array_equal(shares, sizes[starts]):
@@ -188,7 +188,7 @@ class BatchIndex:
         return number if number < len(self._order) and self._order[number] == wanted else None
 
     def numbers(self, keys: Iterable[BatchKey]) -> npt.NDArray[np.int64]:
-        """Return the numbers of the batches `keys`, in the same order: int64 [n]. All batches must exist."""
+        """Return the index rows of the batches `keys`, in the same order: int64 [n]. All must exist."""
         wanted = np.array([epoch << 32 | batch for epoch, batch in keys], np.int64)
         numbers = np.searchsorted(self._order, wanted)
         there = numbers < len(self._order)
@@ -223,7 +223,7 @@ class BatchIndex:
         return self.keys_at(numbers[order])
 
     def in_shard(self, shard: int) -> npt.NDArray[np.int64]:
-        """Return the numbers of one shard's batches in file order."""
+        """Return the numbers (index rows) of one shard's batches in file order."""
         low, high = np.searchsorted(self.shard[self._by_shard], [shard, shard + 1])
         return self._by_shard[low:high]
 

@@ -31,7 +31,7 @@ _LENGTH = 4  # Bytes of the length prefix of a binary value or of a run of level
 
 
 class LabelLayout:
-    """The places of the row groups in a pool's labels files, and the columns in their pages."""
+    """The byte ranges of the row groups in a pool's labels files, and the columns in each group."""
 
     def __init__(self, manifest: Manifest, index: BatchIndex, codec: Codec) -> None:
         self._entries = manifest.files_of("labels")
@@ -120,7 +120,7 @@ class LabelFiles:
 def _parse_payload(
     pages: pa.Buffer, columns: Sequence[Column], *, rows: int, classes: int, where: str
 ) -> dict[str, Array]:
-    """Return an array of `rows` values per column. pages: one page per column. classes: list size."""
+    """Return an array of `rows` values per column. pages: one page per column. classes: list length."""
     data = memoryview(pages).cast("B")
     arrays: dict[str, Array] = {}
     start = 0

@@ -54,7 +54,7 @@ def not_a_pool(where: Path) -> PoolConflictError:
     return PoolConflictError(
         "this is not a label pool or a part of one",
         where=where,
-        hint="choose another path or move it away: only files that lpld-labels wrote are replaced",
+        hint="choose another path or move this away: only files that lpld-labels wrote are replaced",
     )
 
 

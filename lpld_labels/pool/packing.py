@@ -121,7 +121,7 @@ class PackedImages:
         if wanted is not None and image_digest(data) == wanted:
             return None
         known = "none" if wanted is None else f"{wanted.hex()[:12]}..."
-        return f"image {row} is not the labelled one (expected digest {known})"
+        return f"image {row} differs from the labelled image (expected digest {known})"
 
     def __reduce__(self) -> tuple[type[PackedImages], tuple[PoolReader]]:
         return PackedImages, (self._pool,)
@@ -204,9 +204,9 @@ class Packed:
             data = self.images.read(row)
             size += len(data)
             if len(data) > MAX_IMAGE_FILE_BYTES:
-                raise InvalidArgumentError(
-                    "image file is too large for a pool", where=self.images.place(row), got=len(data)
-                )
+                problem, most = "image file is too large for a pool", f"at most {MAX_IMAGE_FILE_BYTES} bytes"
+                where = self.images.place(row)
+                raise InvalidArgumentError(problem, where=where, expected=most, got=len(data))
             yield data
             if size >= GROUP_BYTES:
                 return

@@ -35,7 +35,7 @@ from lpld_labels.pool.views import require_drawn, require_readable_views
 
 @dataclass(frozen=True)
 class Shard:
-    """The work for one shard. items: argument of the source. batches: number of batches to expect."""
+    """The work for one shard. items: argument of the source. batches: expected number of batches."""
 
     items: tuple[Any, ...]
     batches: int
@@ -81,7 +81,7 @@ class PoolPlan:
         require_readable(self.header, where=self.out)
         if len(self.images) and int(self.images.classes.max()) >= self.header.classes:
             raise InvalidArgumentError(
-                "image table has a class beyond the label's columns",
+                "image table contains a class that the pool's labels do not have",
                 expected=f"classes below {self.header.classes}",
                 got=int(self.images.classes.max()),
             )
@@ -108,11 +108,11 @@ class PoolPlan:
         items = [item for shard in self.shards for item in shard.items]
         if len(items) != sum(counts) or len(items) != self.batches:
             raise StagingMismatchError(
-                "unfinished work has another number of items",
+                "unfinished work has a different number of items",
                 where=self.out,
-                expected=sum(counts),
-                got=len(items),
-                hint="replace it (--overwrite)",
+                expected=len(items),
+                got=sum(counts),
+                hint="replace the unfinished work (--overwrite)",
             )
         rest = iter(items)
         return replace(self, shards=[Shard(tuple(islice(rest, count)), count) for count in counts])
@@ -151,9 +151,8 @@ class ShardWriter:
                 yield 1
         keys = {batch.key for batch in batches}
         if len(keys) != len(batches) or (len(keys) != shard.batches and not skipped):
-            raise InvalidBatchError(
-                "the source yielded other batches than planned", expected=shard.batches, got=len(keys)
-            )
+            expected, got = f"{shard.batches} batches", f"{len(batches)} batches with {len(keys)} keys"
+            raise InvalidBatchError("the source yielded the wrong batches", expected=expected, got=got)
         self.write(number, batches, skipped)
         yield max(0, shard.batches - len(batches))
         return number

@@ -47,7 +47,7 @@ from lpld_labels.version import __version__
 def publish(
     plan: PoolPlan, work: Unfinished, records: Sequence[ShardRecord], *, overwrite: bool = False
 ) -> Manifest:
-    """Publish shards whose files were verified. overwrite: replace another pool at `plan.out`."""
+    """Publish shards whose files were verified. overwrite: replace a different pool at `plan.out`."""
     base = plan.base
     plan = replace(plan, header=_with_results(plan, records))
     records = [record for record in records if record.files]
@@ -90,7 +90,7 @@ def publish(
 def draft_manifest(
     plan: PoolPlan, records: Sequence[ShardRecord], packed: Sequence[FileEntry] = ()
 ) -> Manifest:
-    """Return the manifest of a new pool, without writing anything. packed: its files of images."""
+    """Return the manifest of a new pool, without writing anything. packed: its image files."""
     index = _merged_index(plan, records)
     return _manifest(plan, records, index, [*(entry for entry, _ in _tables(plan, index)), *packed])
 
@@ -199,7 +199,7 @@ def _shard_files(base: Manifest | None, records: Sequence[ShardRecord]) -> list[
 
 
 def _merged_index(plan: PoolPlan, records: Sequence[ShardRecord]) -> pa.Table:
-    """Return the index of old and new batches in key order. Shards are numbered by labels file paths."""
+    """Return the index of old and new batches in key order. Shards are numbered in order of file paths."""
     out, base = plan.out, plan.base
     paths = [entry.path for entry in _shard_files(base, records) if entry.role == "labels"]
     number = {path: np.int32(place) for place, path in enumerate(paths)}
@@ -233,7 +233,7 @@ def _renumbered(index: pa.Table, shard: npt.NDArray[np.int32] | np.int32) -> pa.
 def _tables(plan: PoolPlan, index: pa.Table) -> list[tuple[FileEntry, bytes]]:
     """Return the batch index, and for a new pool the image table and the codec's tables, with their entries.
 
-    The index has a new name, so that the old manifest still has the old index.
+    The index file gets a new name, so that the file to which the old manifest refers stays in place.
     """
     data = index_file(index)
     files = [(table_entry(f"batches-{bytes_digest(data)[:8]}.parquet", "batches", data), data)]
@@ -265,7 +265,7 @@ def _components(
 
 
 def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
-    """Count views per image, without mixing partners: int64 [images]. numbers: batches, or None for all."""
+    """Count views per image, without mixing partners: int64 [images]. numbers: index rows; None: all."""
     counted = np.ones(len(pool), np.bool_)
     if numbers is not None:
         counted[:] = False

@@ -48,7 +48,7 @@ class SizeModel:
         return self.labels_per_row * rows + _SPREADS * error
 
     def total(self, batches: int, rows: int, *, incomplete: int = 0) -> int:
-        """Return the upper limit for `batches` batches with `rows` rows. incomplete: incomplete batches."""
+        """Return the upper limit on the pool's size. incomplete: how many of the batches are incomplete."""
         labels = self.labels(batches, rows) + self.per_incomplete * incomplete
         shards = self.per_shard * _shards(labels, rows, batches)
         return math.ceil(self.fixed + _index_bytes(batches) + shards + labels + self.views_per_row * rows)

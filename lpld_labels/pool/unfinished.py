@@ -1,7 +1,7 @@
 """Unfinished work: the directory OUT.partial beside the pool OUT.
 
 OUT.partial/
-  plan.json      identity of the work and its shards; without this file, nothing here is ever deleted
+  plan.json      identity of the work and its shards; without this file, nothing in OUT.partial is deleted
   records/K      the record of finished shard K (shard.py)
   pool/          files of the new pool
   published      SHA-256 of the manifest, written just before the pool is published (publish.py)
@@ -64,7 +64,7 @@ class Unfinished:
             raise PoolConflictError(
                 "this is not part of an unfinished pool",
                 where=self.directory / (foreign or begun)[0],
-                hint="move it away: this directory is for the unfinished work on a pool",
+                hint="move this away: the directory is for unfinished work on a pool",
             )
         refuse_links([self.directory / name for name in names])
         refuse_links(self.pool / name for name in POOL_DIRECTORIES)
@@ -89,7 +89,7 @@ class Unfinished:
     ) -> list[int]:
         """Begin work, or resume work of the same identity. Return the number of items per shard.
 
-        cut: number of items per shard, for new work. overwrite: delete unfinished work of another identity.
+        cut: number of items per shard, for new work. overwrite: delete unfinished work of other identity.
         """
         wanted = as_json(identity)
         plan = {"format": _FORMAT, "identity": wanted, "cut": list(cut)}
@@ -104,7 +104,7 @@ class Unfinished:
         if different:
             field, expected, got = different[0]
             raise StagingMismatchError(
-                f"unfinished work here does not match this command: '{field}' differs",
+                f"unfinished work does not match this command: field '{field}' differs",
                 where=self.directory,
                 expected=expected,
                 got=got,
@@ -158,7 +158,7 @@ class Unfinished:
         return True
 
     def alone(self) -> bool:
-        """Try to get an exclusive lock; return False if another process works here."""
+        """Try to lock this directory exclusively; return False if another process is using it."""
         with contextlib.suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         return try_lock(self._descriptor, fcntl.LOCK_EX)

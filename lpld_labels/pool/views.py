@@ -120,7 +120,7 @@ class DrawnViews:
     def _draw(self, number: int) -> ViewBatch:
         pool, index = self._pool, self._pool.index
         key = index.key(number)
-        problem = "the seed gives a batch of another size"
+        problem = "drawing from the seed gives a batch of a different size"
         if len(self.images(number)) == int(index.rows[number]):
             views = _drawn(pool.header, pool.images, key, index.strength(number))
             if views_digest(views)[:VIEWS_SHORT] == index.views_digest(number):
@@ -161,7 +161,7 @@ def require_drawn(views: ViewBatch, header: PoolHeader, images: ImageTable) -> N
         if views_digest(drawn) == views_digest(views):
             return
     raise InvalidArgumentError(
-        f"views of {key} must be stored: {problem or 'drawing them gives other views'}",
+        f"views of {key} must be stored: {problem or 'drawing them gives different views'}",
         expected="views that were drawn from the pool's seed, as `build` does",
         hint="store them (--views stored), as required for imported pools and pools for other programs",
     )

@@ -130,14 +130,14 @@ def _check_out(
     fits = tuple(out.shape) == shape and out.dtype == dtype and out.device == device
     if not fits or not out.is_contiguous(memory_format=torch.channels_last):
         raise InvalidArgumentError(
-            f"out does not fit the {what}",
+            f"argument out does not fit the {what}",
             expected=f"{dtype} {list(shape)} on {device}, channels-last",
             got=f"{out.dtype} {list(out.shape)} on {out.device}, strides {list(out.stride())}",
         )
 
 
 def take_views(views: ViewBatch, slots: npt.NDArray[np.int64]) -> ViewBatch:
-    """Return the views of distinct `slots`, then all other mix partners, each mixed with itself."""
+    """Return the views of distinct `slots`, then those of their other mix partners, mixed with themselves."""
     order, mix = slots, views.mix
     if mix is not None:
         partners = mix.partner[slots]

@@ -74,7 +74,7 @@ def _opened(data: bytes, where: Path | str) -> ImageFile:
             f"image samples are {_NO_RANGE[image.mode]}",
             where=where,
             expected="8 or 16 bits",
-            hint="convert it to 8 bits: its values for black and white are unknown",
+            hint="convert the image to 8 bits: its values for black and white are unknown",
         )
     if image.width * image.height > most:
         raise _too_many_pixels(where, f"{image.width} x {image.height}")
@@ -174,7 +174,7 @@ def _too_many_pixels(where: Path | str, size: object) -> ImageReadError:
         where=where,
         expected=f"at most {max_pixels():,}",
         got=size,
-        hint=f"scale it down, or allow more with the environment variable {VARIABLE}",
+        hint=f"scale the image down, or allow more with the environment variable {VARIABLE}",
     )
 
 

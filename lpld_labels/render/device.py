@@ -54,7 +54,7 @@ def images_fit(table: ImageTable, device: torch.device, device_bytes: int | None
 
 
 class WeightTable:
-    """Resizes lines of pixels from any length up to `longest` to `out`, with weights on a device."""
+    """Resizes lines of up to `longest` pixels to `out` pixels, with weights stored on a device."""
 
     def __init__(self, code: str, longest: int, out: int, device: torch.device) -> None:
         self.out = out
@@ -161,7 +161,7 @@ class DeviceReplay:
         return plain.permute(0, 3, 1, 2)
 
     def _images(self, images: npt.NDArray[np.int32]) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
-        """Return pixels on the device, and where these images begin in them."""
+        """Return the images' pixels on the device, and the offset at which each image begins."""
         starts, stops = self._ends[images], self._ends[images + 1]
         if self._resident:
             return self._pixels, starts
@@ -182,7 +182,7 @@ class DeviceReplay:
 
 
 def _places(crops: torch.Tensor, tall: int, wide: int, orders: torch.Tensor | None) -> torch.Tensor:
-    """Return the pixels of crops, column by column, filled up to `tall` x `wide`: int64 [n, wide, tall].
+    """Return the pixel offsets of crops by column, padded to `tall` x `wide`: int64 [n, wide, tall].
 
     crops: int64 [8, n], as in `render`. orders: int64 [n, tiles], patch orders; None without patches.
     """
@@ -202,7 +202,7 @@ def _places(crops: torch.Tensor, tall: int, wide: int, orders: torch.Tensor | No
 
 
 def _cut_out(plain: torch.Tensor, cuts: torch.Tensor) -> torch.Tensor:
-    """Paint boxes. cuts: int32 [n, 7], boxes and colours."""
+    """Paint a cut-out box on each view. cuts: int32 [n, 7], boxes and colours."""
     top, left, bottom, right = cuts[:, :4, None, None].unbind(1)
     row = torch.arange(plain.shape[1], device=plain.device)[:, None]
     column = torch.arange(plain.shape[2], device=plain.device)

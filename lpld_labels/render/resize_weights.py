@@ -46,7 +46,7 @@ def tap_count(code: str, side: int, out: int) -> int:
 def resize_weights(
     code: str, side: int, out: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], int]:
-    """Return first source pixels [out], weights [out, taps] and shift. All float64, in ATen's order."""
+    """Return first source pixels [out], weights [out, taps] and shift. Computed in float64 as in ATen."""
     taps = tap_count(code, side, out)
     kernel, radius = _KERNELS[code]
     scale = side / out
@@ -57,7 +57,7 @@ def resize_weights(
     pixels = first[:, None] + np.arange(taps)
     values = kernel(np.abs((pixels - centre[:, None] + 0.5) * (1.0 / stretch)))
     values[pixels >= last[:, None]] = 0.0
-    # cumsum adds from left to right; sum would add in another order.
+    # cumsum adds from left to right; sum would add in a different order.
     values /= np.cumsum(values, axis=1)[:, -1:]
     shift = 22
     while code == "torch" and int(values.max() * 2.0**shift + 0.5) >= 1 << 15:

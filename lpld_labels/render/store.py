@@ -186,7 +186,7 @@ class PixelFile:
 
 def cache_file(directory: Path, table: ImageTable) -> Path:
     """Return the cache file of these images. Its name hashes everything that the decoded pixels depend on."""
-    # Pillow bundles a JPEG decoder, so another release may decode to other pixels.
+    # Pillow bundles a JPEG decoder, so a different release may decode to different pixels.
     state = hashlib.sha256(f"{FORMAT}\npillow {PIL.__version__}\n{table.digest().hex()}\n".encode())
     state.update(np.stack([table.heights, table.widths]).astype("<i4").tobytes())
     return directory / f"images-{state.hexdigest()[:32]}.pixels"

@@ -44,7 +44,7 @@ def copy_pool(
     """Copy a pool to a directory or an address, or merge pools that have no batch in common.
 
     images: folder of labelled images to pack into the new pool; every image is checked first.
-    overwrite: replace another pool that is there. progress: called with (done, total) bytes; with batches
+    overwrite: replace a different pool at `out`. progress: called with (done, total) bytes; with batches
     if pools are merged or images added. image_progress: called with (done, total) images packed.
     """
     locations = [pools] if isinstance(pools, (str, os.PathLike)) else list(pools)

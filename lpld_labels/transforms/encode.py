@@ -98,7 +98,7 @@ def encode_pool(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> EncodeResult:
-    """Write the pool to `out` with the codec and views of the settings. overwrite: replace another pool."""
+    """Write a pool to `out` with the settings' codec and views. overwrite: replace a different pool."""
     if settings.codec is not None:
         refuse_lossy(pool, accept=settings.from_lossy)
     require_drawable(pool, settings.views)
@@ -151,7 +151,7 @@ def require_drawable(pool: PoolReader, views: Views | None) -> None:
 class LabelSample:
     """Random batches of a pool, read on first use. Rows for fitting are not used to tune or measure.
 
-    With fewer than four batches, tuning and measuring share one. With one, fitting uses its even rows.
+    With fewer than four batches, tuning and measuring share one batch. With one, fitting uses its even rows.
     """
 
     def __init__(self, pool: PoolReader, settings: EncodeSettings | PlanSettings) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.io.addresses import Location, is_address, local_path, normalize_url, redact
 
-OVERWRITE_HINT = "choose another path, or replace it (--overwrite)"
+OVERWRITE_HINT = "choose another path, or replace the output (--overwrite)"
 
 
 def require_apart(out: Location, *inputs: Location) -> None:
@@ -22,7 +22,7 @@ def require_apart(out: Location, *inputs: Location) -> None:
             raise InvalidArgumentError(
                 f"the output is {relation} an input, {given}",
                 where=out,
-                hint="choose a path beside it",
+                hint="choose a path beside the input",
             )
 
 

@@ -52,7 +52,7 @@ def run_plan(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write what is missing of a plan's pool. overwrite: replace another pool or other unfinished work."""
+    """Write the missing parts of a plan's pool. overwrite: replace a different pool or unfinished work."""
     manifest = run_part(plan, (0, 1), executor=executor, overwrite=overwrite, progress=progress)
     return cast("Manifest", manifest)  # A single part is always the last one.
 
@@ -142,20 +142,20 @@ def _published(plan: PoolPlan, *, overwrite: bool) -> Manifest | None:
         with PoolReader(plan.out) as pool:
             there = pool_identity(pool.header, pool.codec, pool.images, pool.manifest.views)
         wanted = pool_identity(plan.header, plan.codec, plan.images, plan.views)
-        require_alike(there, wanted, where=plan.out, problem="this is another pool", hint=OVERWRITE_HINT)
+        require_alike(there, wanted, where=plan.out, problem="this is a different pool", hint=OVERWRITE_HINT)
         adds_images = plan.packed is not None and not found.files_of("packed")
         return None if plan.shards or adds_images else found
     step = plan.header.lineage[-1] if plan.header.lineage else None
     if made_by(found, step) and _same_content(found, plan):
         return found
     if not overwrite:
-        raise PoolConflictError("another pool is already here", where=plan.out, hint=OVERWRITE_HINT)
+        raise PoolConflictError("a different pool is already here", where=plan.out, hint=OVERWRITE_HINT)
     require_own_files(plan.out)
     return None
 
 
 def _same_content(found: Manifest, plan: PoolPlan) -> bool:
-    """Return whether a pool matches the plan, as far as its contents are known in advance."""
+    """Return whether a pool matches the plan in everything that the plan determines in advance."""
     if plan.packed is not None and not found.files_of("packed"):
         return False
     if plan.content_digest not in (None, found.content_digest):
@@ -224,4 +224,4 @@ def require_output(
     if overwrite:
         require_own_files(path)
     elif found is not None and not made_by(found, step):
-        raise PoolConflictError("another pool is already here", where=path, hint=OVERWRITE_HINT)
+        raise PoolConflictError("a different pool is already here", where=path, hint=OVERWRITE_HINT)

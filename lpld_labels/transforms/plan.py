@@ -202,7 +202,7 @@ def _fidelities(name: str, minimum: float) -> list[float | None]:
 
 
 class _Planner:
-    """Makes the rows of a plan from one sample. smallest: bytes of one batch as a pool, if too large."""
+    """Makes the rows of a plan from one sample. smallest: bytes of a one-batch pool, if over budget."""
 
     def __init__(self, sample: LabelSample, settings: PlanSettings) -> None:
         self._sample, self._pool, self._settings = sample, sample.pool, settings
@@ -263,7 +263,7 @@ class _Planner:
         return self._fitting(count, size)
 
     def _encoded(self, name: str, fidelity: float | None) -> tuple[Codec | None, _Fitting | None]:
-        """Return a setting's codec, and what fits the budget in it; (None, None) if out of reach."""
+        """Return a setting's codec, and what fits the budget with it; (None, None) if out of reach."""
         counts, full = self._pool.manifest.counts, self._pool.header.batch_size
         rows = counts.rows
         for _ in range(1 if fidelity is None else ROUNDS):

@@ -83,7 +83,7 @@ class PrunePlan:
         index, candidates = self.pool.index, self.candidates
         if not 1 <= count <= len(candidates):
             raise InvalidArgumentError(
-                "batch count is out of range", expected=f"1 to {len(candidates)}", got=count
+                "number of batches is out of range", expected=f"1 to {len(candidates)}", got=count
             )
         # Units are ranked as a whole. A unit is a batch or an epoch.
         epochs, batches = index.epochs[candidates], index.batches[candidates]
@@ -196,7 +196,7 @@ def ratio_that_keeps(kept: int, candidates: int) -> float:
 
 
 def _evenly_spaced(order: Places, sizes: Places, count: int) -> Places:
-    """Return the fewest evenly spaced units that hold at least `count` batches."""
+    """Return the fewest evenly spaced units (batches or epochs) with at least `count` batches."""
     number = math.ceil(count / int(sizes.max()))
     while True:
         spaced = order[(2 * np.arange(number) + 1) * len(order) // (2 * number)]

@@ -77,7 +77,7 @@ class Copied(Result):
 def fetch_pool(
     pool: PoolReader, out: Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> Copied:
-    """Copy a pool's files to a directory. overwrite: replace another pool that is there."""
+    """Copy a pool's files to a directory. overwrite: replace a different pool that is there."""
     files, text = pool.files, pool.files.manifest_text()
     with unfinished(out) as work:
         there = manifest_there(out, overwrite=overwrite)
@@ -85,7 +85,7 @@ def fetch_pool(
             copied = _nothing(pool.manifest)
         else:
             if there is not None and not overwrite:
-                raise PoolConflictError("another pool is already here", where=out, hint=OVERWRITE_HINT)
+                raise PoolConflictError("a different pool is already here", where=out, hint=OVERWRITE_HINT)
             if there is not None:
                 require_own_files(out)
             work.begin({"copy": bytes_digest(text)}, overwrite=overwrite)
@@ -122,7 +122,7 @@ def send_pool(
         _send_card(files, store)
         return _nothing(manifest)
     if there not in (None, base) and not overwrite:
-        raise PoolConflictError("another pool is already here", where=store.shown, hint=OVERWRITE_HINT)
+        raise PoolConflictError("a different pool is already here", where=store.shown, hint=OVERWRITE_HINT)
     if commit is not None:
         return _send_commit(files, manifest, store, commit)
     if overwrite and (there is None or there != base):
@@ -137,7 +137,7 @@ def send_pool(
 
 
 def _send_commit(files: PoolFiles, manifest: Manifest, store: RemoteStore, commit: HubCommit) -> Copied:
-    """Send a local pool and its card to the hub, in place of another pool that is there."""
+    """Send a local pool and its card to the hub, in place of any other pool at this address."""
     sent: dict[str, Path | bytes] = {}
     for entry in manifest.files:
         for _ in verified(entry, files.chunks(entry), files.at(entry.path)):
@@ -171,7 +171,7 @@ def _nothing(manifest: Manifest) -> Copied:
 def _copy_files(
     out: object, manifest: Manifest, copy: Callable[[FileEntry], bool], progress: Progress | None
 ) -> Copied:
-    """Copy all files to `out`, several at a time. copy: copies a file; False if it was there."""
+    """Copy all files to `out`, several at a time. copy: copies a file; returns False if it was there."""
     total = sum(entry.bytes for entry in manifest.files)
     done = sent = count = 0
     # Files that reveal another pool at the target go first.
@@ -238,7 +238,7 @@ class Upload:
         except PreconditionError:
             if self._store.read(entry.path) != data:
                 raise PoolConflictError(
-                    "this file belongs to another pool, published or unfinished",
+                    "this file belongs to a different pool, published or unfinished",
                     where=self._store.at(entry.path),
                     hint=OVERWRITE_HINT,
                 ) from None

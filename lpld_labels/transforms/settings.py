@@ -16,7 +16,7 @@ DEFAULT_TEMPERATURE = 20.0
 DEFAULT_MIN_FIDELITY = 0.95
 """Best for students, at the size of f16 pruned 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
 
-SampleSeed = Annotated[int, Setting("Seed of the sample for fitting and measuring.", ge=0, le=MAX_SEED)]
+SampleSeed = Annotated[int, Setting("Seed of the sample that codecs are measured on.", ge=0, le=MAX_SEED)]
 ViewsOfPool = Annotated[
     Literal["stored", "drawn"] | None,
     Setting("Store views in files, or draw them from the seed when read.  [default: as in POOL]"),
@@ -69,11 +69,11 @@ _UNITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PruneChoices:
-    """What to keep, as given by users."""
+    """How many and which batches to keep, as given by users."""
 
     ratio: Annotated[float | None, Setting("Keep floor(n / RATIO) of the n complete batches.")] = None
     budget: Annotated[
-        int | str | Amount | None, Setting("Keep as many batches as fit this size, e.g. 300MB or 10%.")
+        int | str | Amount | None, Setting("Keep as many batches as fit into this size, e.g. 300MB or 10%.")
     ] = None
     level: Annotated[
         Literal["batch", "epoch"], Setting("Select batches or whole epochs (the last may be incomplete).")
@@ -83,7 +83,7 @@ class PruneChoices:
         Setting("Choose batches at random, or by a metric of how easy the teacher found them."),
     ] = "random"
     prefer: Annotated[
-        Literal["hard", "easy", "uniform"] | None, Setting("Keep hard or easy batches, or some of each.")
+        Literal["hard", "easy", "uniform"] | None, Setting("Keep hard or easy batches, or an even mix.")
     ] = None
     seed: Annotated[
         int | None, Setting("Seed of the random order.  [default: the pool's]", ge=0, le=MAX_SEED)
@@ -92,7 +92,7 @@ class PruneChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class PruneSettings(PruneChoices):
-    """What to keep. Exactly one of `ratio` and `budget` is given."""
+    """How many and which batches to keep. Exactly one of `ratio` and `budget` is given."""
 
     budget: int | None = None
 
@@ -104,8 +104,8 @@ class PruneSettings(PruneChoices):
             require_ratio(self.ratio)
         if (self.by == "random") != (self.prefer is None):
             raise InvalidArgumentError(
-                "prefer requires a metric, and a metric requires prefer",
-                expected="'random' without prefer, or a metric with prefer",
+                "by and prefer do not fit together",
+                expected="by 'random' without prefer, or a metric with prefer",
                 got=f"by {self.by}, prefer {self.prefer}",
             )
 
@@ -148,7 +148,7 @@ class EncodeSettings:
         kind = codec_kind(self.codec)
         if fitting and not kind.fitted:
             raise InvalidArgumentError(
-                f"codec '{self.codec}' has no {fitting[0]}", expected="codec klt", got=self.codec
+                f"{fitting[0]} is a setting of codec 'klt' only", expected="codec klt", got=self.codec
             )
         if kind.fitted and self.codec != kind.name:
             raise InvalidArgumentError(
@@ -158,7 +158,7 @@ class EncodeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanChoices:
-    """The budget of a pool, and what its labels must keep, as given by users."""
+    """The budget of a pool, and how much information its labels must keep, as given by users."""
 
     budget: Annotated[int | str | Amount, Setting("Size: 300MB, 10% (of POOL) or 1x-images (of --images).")]
     codecs: Annotated[
@@ -182,7 +182,7 @@ class PlanChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings(PlanChoices):
-    """The budget of a pool in bytes, and what its labels must keep."""
+    """The budget of a pool in bytes, and how much information its labels must keep."""
 
     budget: Annotated[int, Setting(gt=0)]
 

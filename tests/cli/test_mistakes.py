@@ -40,7 +40,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("inspect s4://bucket/pool", 1, "s4://bucket/pool"),
     ("inspect https://[::1/pool", 1, "invalid address"),
     ("inspect file:///x%00y", 1, "NUL"),
-    ("inspect file://elsewhere/pool", 1, "another host"),
+    ("inspect file://elsewhere/pool", 1, "a remote host"),
     # report
     ("report pool", 2, "Missing option '--out'"),
     ("report pool part0 --out new.html", 2, "--out requires a single pool"),
@@ -53,8 +53,8 @@ MISTAKES: list[tuple[str, int, str]] = [
         1,
         "does not contain its images; give the labelled image folder (--images)",
     ),
-    (f"verify pool --images images {NET} --device abacus", 2, "'abacus' is not usable here"),
-    (f"verify pool --images images {NET}", 1, "expected --size 32, or none, got 16"),
+    (f"verify pool --images images {NET} --device abacus", 2, "cannot use device 'abacus'"),
+    (f"verify pool --images images {NET}", 1, "expected --size 32, or no --size, got 16"),
     # prune
     ("prune pool out", 1, "give either a ratio or a budget"),
     ("prune nowhere out --ratio 2", 1, "not a label pool"),
@@ -66,7 +66,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("prune pool out --ratio nan", 2, "ratio"),
     ("prune pool out --budget 30Q", 2, "write 300MB, 30K, 1 GiB, 4000 (bytes), 10% or 0.5x (of the pool)"),
     ("prune pool out --budget 1kB", 1, "budget is too small"),
-    ("prune pool out --ratio 2 --by diff", 1, "a metric requires prefer"),
+    ("prune pool out --ratio 2 --by diff", 1, "by and prefer do not fit together"),
     # encode
     ("encode pool out", 1, "no codec is given"),
     ("encode pool out --codec KLT", 1, "did you mean klt?"),
@@ -84,7 +84,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("copy pool pool/copy", 1, "the output is inside an input"),
     ("copy bare out --image pictures", 2, "Did you mean '--images'"),
     ("copy bare out --images images", 1, "image 0 of the labelled images is missing"),
-    ("copy bare pictures/packed --images pictures", 1, "choose a path beside it"),
+    ("copy bare pictures/packed --images pictures", 1, "choose a path beside the input"),
     ("copy bare out --unpack", 1, "the pool does not contain its images"),
     ("copy packed packed/images --unpack", 1, "the output is inside an input"),
     ("copy packed out --overwrite --unpack", 2, "no other options"),
@@ -128,8 +128,8 @@ MISTAKES: list[tuple[str, int, str]] = [
     (f"build images full {NET} --overwrite", 1, "not a label pool"),
     (f"build images out {NET} --part 0/2", 2, "expected I/N"),
     (f"build images out {NET} --part 1/2 --overwrite", 2, "cannot be combined with --part"),
-    (f"build images out {NET} --image-cache images/cache", 1, "choose a path beside it"),
-    (f"build images out {NET} --image-cache out/cache", 1, "choose a path beside it"),
+    (f"build images out {NET} --image-cache images/cache", 1, "choose a path beside the input"),
+    (f"build images out {NET} --image-cache out/cache", 1, "choose a path beside the input"),
     (f"build images out {NET} --replayable-by lpld --resize torch", 1, "resizing by torch"),
     (f"build images out {NET} --replayable-by lpld --patches 2", 1, "shuffled patches"),
     (f"build images out {NET} --replayable-by sre2l --ratio 2", 1, "pruned pool"),
@@ -142,7 +142,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("train bare --images pictures --phases soft,hard", 1, "such as soft:50,hard:200,soft:50"),
     ("train bare --images pictures --phases soft:9,hard:9 --epochs 9", 1, "expected 9 epochs in all"),
     ("train bare --images pictures --student resnet81", 1, "resnet81"),
-    ("train bare --images pictures --image-cache bare/cache", 1, "choose a path beside it"),
+    ("train bare --images pictures --image-cache bare/cache", 1, "choose a path beside the input"),
 ]
 
 

@@ -57,7 +57,7 @@ def test_teacher_is_trained_first(cli: Cli, real: Path, tmp_path: Path) -> None:
     assert "already exists, from the same squeeze" in again.stderr
     assert again.stdout == result.stdout
     one_line_error(
-        cli(*words, *training, "--epochs", 2), "another teacher is already here: its 'epochs' differs"
+        cli(*words, *training, "--epochs", 2), "a different teacher is already here: field 'epochs' differs"
     )
     # Its file says size and class count, and data of other classes is refused.
     passed(cli(*words))

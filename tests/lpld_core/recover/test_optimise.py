@@ -123,7 +123,7 @@ def test_teachers_and_statistics_must_fit() -> None:
         layer_targets(tiny_teacher(batchnorm=False), None, "global")
     with pytest.raises(InvalidArgumentError, match="class statistics are required"):
         layer_targets(tiny_teacher(), None, "class")
-    with pytest.raises(InvalidArgumentError, match="another teacher"):
+    with pytest.raises(InvalidArgumentError, match="a different teacher"):
         layer_targets(tiny_teacher(seed=1), class_statistics(tiny_teacher()), "class")
 
 

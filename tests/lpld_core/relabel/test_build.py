@@ -361,5 +361,5 @@ def test_the_unfinished_work_of_another_command_is_left_alone(
     with PoolReader(pool_path) as pool, pytest.raises(KeyboardInterrupt):
         prune_pool(pool, tmp_path / "pool", settings=PruneSettings(ratio=2), progress=stop)
     assert partial_directory(tmp_path / "pool").is_dir()
-    with pytest.raises(StagingMismatchError, match="unfinished work here does not match"):
+    with pytest.raises(StagingMismatchError, match="unfinished work does not match"):
         make(tmp_path / "pool")

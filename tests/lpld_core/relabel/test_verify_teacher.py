@@ -67,7 +67,7 @@ def test_an_ensemble_agrees(verify: Verify, choice: TeacherChoice, images: Path,
         (None, 3, {"tolerance": float("inf")}, "tolerance is wrong"),
         (None, 3, {"tolerance": -1.0}, "tolerance is wrong"),
         (NETWORK, 4, {}, "number of classes"),
-        (None, 3, {"batches": 0}, "nothing to compare"),
+        (None, 3, {"batches": 0}, "no batches to compare"),
     ],
 )
 def test_questions_without_an_answer_are_refused(

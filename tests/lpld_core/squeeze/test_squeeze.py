@@ -229,7 +229,7 @@ def test_the_command_says_what_to_do(cli: Callable[..., Result], tmp_path: Path,
     replace_one(real)
     refused = cli("squeeze", real, out, *TINY)
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
-    assert "another file is already here" in refused.stderr
+    assert "a different file is already here" in refused.stderr
     assert "--overwrite" in refused.stderr
     assert not out.with_name("s.safetensors.unfinished").exists()
     assert cli("squeeze", real, out, *TINY, "--overwrite").exit_code == 0

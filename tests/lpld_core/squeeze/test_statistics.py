@@ -127,7 +127,7 @@ def test_file_gives_back_what_was_saved(tmp_path: Path) -> None:
 
 def test_statistics_of_another_teacher_are_refused() -> None:
     found = collect_statistics(tiny_teacher(), [data()], class_names=NAMES)
-    with pytest.raises(InvalidArgumentError, match="statistics are of another teacher"):
+    with pytest.raises(InvalidArgumentError, match="statistics are of a different teacher"):
         found.check_teacher(tiny_teacher(seed=1))
     with pytest.raises(InvalidArgumentError, match=r"differ in their number of classes.*expected 5"):
         found.check_teacher(tiny_teacher(classes=5))

@@ -51,7 +51,7 @@ def some_batches(pool: Path, out: Path, first: int) -> Path:
 class TestAnotherTeacherWithTheSameWeightsIsRefused:
     def test_growing(self, images: Path, pool: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(changing, "CHANGE", change)
-        with pytest.raises(PoolConflictError, match="other outputs"):
+        with pytest.raises(PoolConflictError, match="different outputs"):
             grow(images, pool)
 
     def test_resuming(

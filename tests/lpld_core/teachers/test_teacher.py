@@ -133,7 +133,7 @@ def test_a_safetensors_file_may_have_any_name(tmp_path: Path, model: SmallResNet
 
 def test_weights_of_another_network_are_named(tmp_path: Path, model: SmallResNet) -> None:
     save_weights(tmp_path / "w.safetensors", model.state_dict(), {})
-    with pytest.raises(InvalidArgumentError, match="another architecture"):
+    with pytest.raises(InvalidArgumentError, match="a different architecture"):
         load_teacher("small-resnet18:width=8", weights=tmp_path / "w.safetensors")
     with pytest.raises(InvalidArgumentError, match="wrong shape"):
         load_teacher("small-resnet10:width=9", weights=tmp_path / "w.safetensors")

@@ -98,7 +98,7 @@ def test_a_checkpoint_or_a_log_from_elsewhere_is_not_replaced(train: Train, tmp_
         assert contents(tmp_path / "run") == {"log.jsonl": f"{line}\n".encode()}
     log.unlink()
     save_weights(checkpoint, {"w": torch.zeros(1)}, {"settings": [1]})
-    with pytest.raises(PoolConflictError, match="another training run is already here"):
+    with pytest.raises(PoolConflictError, match="a different training run is already here"):
         train()
     save_file({"w": torch.zeros(1)}, checkpoint, metadata={"lpld-labels": "[1]"})
     with pytest.raises(InvalidArgumentError, match="not a JSON object"):

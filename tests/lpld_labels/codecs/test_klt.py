@@ -233,7 +233,7 @@ def test_labels_far_outside_the_sample_and_damaged_payloads_are_refused() -> Non
     with pytest.raises(InvalidBatchError, match="far outside"):
         codec.encode(make_logits(4, 60, dtype=np.float32) * 1e6)
     payload = dict(codec.encode(make_logits(4, 60)).payload)
-    with pytest.raises(PoolCorruptError, match="another number of classes"):
+    with pytest.raises(PoolCorruptError, match="a different number of classes"):
         codec.decode(payload, rows=4, classes=61)
     for name in ("band_0", "peak_gaps", "peak_values"):
         with pytest.raises(PoolCorruptError, match=name):

@@ -102,7 +102,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[LabelPoolError], str]] = 
     "another object": (lambda p: torch.save({"state": 1}, p), UnsafePickleError, "EMPTY_DICT"),
     "a tensor": (lambda p: torch.save(torch.zeros(3), p), LabelFileError, "not a label batch"),
     "NaN": (lambda p: changed(p, 5, not_finite), InvalidBatchError, "class 4"),
-    "fewer classes": (lambda p: changed(p, 5, lambda t: t[:, :7]), LabelFileError, "columns of labels"),
+    "fewer classes": (lambda p: changed(p, 5, lambda t: t[:, :7]), LabelFileError, "number of label columns"),
     "other type": (lambda p: changed(p, 5, lambda t: t.float()), LabelFileError, "type of labels"),
     "other mix": (lambda p: changed(p, 4, None), LabelFileError, "mixing"),
     "box": (lambda p: changed(p, 4, [5, 5, 2, 9]), LabelFileError, r"\[4\] box"),
@@ -169,7 +169,7 @@ def test_folders_that_are_odd_as_a_whole(folder: Path, load: Load, tmp_path: Pat
     whole = torch.load(folder / VICTIM, weights_only=False)
     short = [whole[0][:5], whole[1][:5], torch.arange(5), *whole[3:5], whole[5][:5]]
     torch.save(short, folder / VICTIM)
-    with pytest.raises(LabelFileError, match=r"rows \(expected 8, got 5\).*last batch of an epoch"):
+    with pytest.raises(LabelFileError, match=r"number of rows differs.*8, got 5\).*last batch of an epoch"):
         load()
     shutil.rmtree(folder / "epoch_2")
     torch.save(whole, folder / VICTIM)
@@ -401,7 +401,9 @@ def begin(load: Load, folder: Path, victim: str = "epoch_2/batch_2.tar", **setti
 def test_other_labels(made: Path, folder: Path, load: Load, tmp_path: Path, engine: LocalExecutor) -> None:
     begin(load, folder)
     relabel(folder, lambda labels: -labels)
-    words = "different labels were imported here earlier: epoch 0 batch 0 differs from the label files"
+    words = (
+        "different labels were imported into this pool earlier: epoch 0 batch 0 differs from the label files"
+    )
     with pytest.raises(StagingMismatchError, match=words) as caught:
         load(executor=engine)
     assert "--overwrite" in caught.value.hint
@@ -447,7 +449,7 @@ def test_other_settings_or_fewer_batches_do_not_resume(folder: Path, load: Load)
     with pytest.raises(StagingMismatchError, match="output_"):
         load(options=ImportOptions(torch_era="new", output_size=64))
     shutil.move(folder / "epoch_2", folder.with_name("epoch_2"))
-    with pytest.raises(StagingMismatchError, match="unfinished work here does not match"):
+    with pytest.raises(StagingMismatchError, match="unfinished work does not match"):
         load(options=options)
     shutil.move(folder.with_name("epoch_2"), folder / "epoch_2")
     assert load(options=ImportOptions(torch_era="new", output_size=64), overwrite=True).batches == 9
@@ -462,5 +464,5 @@ def test_files_by_image_resume_with_their_own(fkd: Path, load: Load, other: bool
         assert load(fkd, options=options).batches == 15
         return
     relabel(fkd, lambda pairs: pairs * np.array([[[1.0], [0.5]]], np.float32), "train/class00/image003.tar")
-    with pytest.raises(StagingMismatchError, match="imported here earlier: epoch 0 batch 0"):
+    with pytest.raises(StagingMismatchError, match="imported into this pool earlier: epoch 0 batch 0"):
         load(fkd, options=options)

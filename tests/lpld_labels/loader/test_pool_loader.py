@@ -243,7 +243,7 @@ def test_states_of_other_runs_are_refused(pools: Pools, folder: Path) -> None:
         ({"sampling": "stored"}, "sampling"),
         ({"batches_per_epoch": 2}, "batches_per_epoch"),
     ):
-        with pytest.raises(InvalidArgumentError, match=f"another run: field '{field}' differs"):
+        with pytest.raises(InvalidArgumentError, match=f"a different run: field '{field}' differs"):
             open_loader(pools["none"], folder, **options).load_state_dict(state)
     with pytest.raises(InvalidArgumentError, match="field 'pool' differs"):
         open_loader(pools["cutmix"], folder).load_state_dict(state)
@@ -400,7 +400,7 @@ def test_other_images_than_the_labelled_are_named(tmp_path: Path, num_workers: i
         ({"sampling": "luck"}, "unknown sampling"),
         ({"rank": 0}, "give rank and world_size together"),
         ({"rank": 2, "world_size": 2}, "rank is out of range"),
-        ({"world_size": 10_000, "rank": 0}, "too few rows for so many processes"),
+        ({"world_size": 10_000, "rank": 0}, "too short for the number of processes"),
     ],
 )
 def test_bad_arguments_are_refused(pools: Pools, folder: Path, options: dict[str, Any], message: str) -> None:

@@ -179,7 +179,7 @@ def test_processes_together_are_one_process_with_the_global_batch(
     done = data.draw(st.integers(0, total))
     position = Position(4, done, 3)
     if total < world:
-        with pytest.raises(InvalidArgumentError, match="too few rows"):
+        with pytest.raises(InvalidArgumentError, match="too short"):
             list(epoch.steps(position, Processes(0, world)))
         return
     played = []

@@ -105,7 +105,7 @@ def test_a_pool_that_was_read_leaves_nothing_in_memory(name: str) -> None:
         ({"augmentation__surprise": 1}, ManifestError, "field 'augmentation.surprise'"),
         ({"codec__name": "mystery"}, PoolFormatError, "unknown codec"),
         ({"counts__rows": 999}, ManifestError, "counts.rows"),
-        ({"counts__images": 51, "coverage__minimum": 0}, ManifestError, "expected the 50 rows of images"),
+        ({"counts__images": 51, "coverage__minimum": 0}, ManifestError, "expected 50, the number of rows"),
         ({"files": []}, ManifestError, "batches"),
     ],
 )

@@ -141,7 +141,7 @@ def test_damaged_or_other_images_inside_are_refused(packed: PoolReader) -> None:
     # Another image under right checksums.
     with PoolReader(REFUSE / "packed-bytes") as pool:
         images = images_of(pool)
-        with pytest.raises(PoolCorruptError, match=r"packed/.*: image \d+ is not the"):
+        with pytest.raises(PoolCorruptError, match=r"packed/.*: image \d+ differs from the labelled"):
             [images.read(row) for row in range(len(pool.images))]
 
 

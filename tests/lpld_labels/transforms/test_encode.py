@@ -189,7 +189,7 @@ def test_views_are_left_out_and_come_back(tmp_path: Path, mix: str) -> None:
 
 def test_views_without_decoding(stored: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prune_pool(stored, tmp_path / "out", PruneSettings(ratio=2))
-    with pytest.raises(PoolConflictError, match="another pool"):
+    with pytest.raises(PoolConflictError, match="different pool"):
         encode_pool(stored, tmp_path / "out", DRAWN)
     monkeypatch.setattr(PoolReader, "labels_at", lambda *_: pytest.fail("labels were decoded"))
     monkeypatch.setattr(type(stored.codec), "decode", lambda *_, **__: pytest.fail("labels were decoded"))
@@ -235,7 +235,7 @@ def test_only_views_that_were_drawn_are_left_out(tmp_path: Path) -> None:
         assert not (tmp_path / "drawn").exists()
     good = drawn_batches()
     changed = LabelBatch(**{**vars(good[1]), "flips": ~good[1].flips})
-    with pytest.raises(InvalidArgumentError, match="drawing them gives other views"):
+    with pytest.raises(InvalidArgumentError, match="drawing them gives different views"):
         write_drawn(tmp_path / "pool", [good[0], changed])
     assert len(write_drawn(tmp_path / "pool", [])) == 1
 

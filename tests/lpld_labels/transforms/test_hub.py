@@ -94,7 +94,7 @@ def test_another_pool_is_replaced_only_when_asked_and_other_files_stay(run: Run,
     labels(run, "copy", first, address)
     ended = run("-m", "lpld_cli", "copy", other, address)
     assert ended.returncode == 1
-    assert "another pool is already here" in ended.stderr
+    assert "a different pool is already here" in ended.stderr
     labels(run, "copy", other, address, "--overwrite")
     labels(run, "copy", address, tmp_path / "back")
     assert tree(tmp_path / "back") == tree(other), "the card of the old pool is deleted, too"

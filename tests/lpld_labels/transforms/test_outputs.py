@@ -44,7 +44,7 @@ def test_no_output_among_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "in").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "in")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidArgumentError, match="choose a path beside it"):
+    with pytest.raises(InvalidArgumentError, match="choose a path beside the input"):
         require_apart(out.format(root=tmp_path.name), "in")
     require_apart("in2", "in", "s3://bucket/in2")
 
@@ -84,7 +84,9 @@ def test_a_second_writer_is_refused_while_another_writes(tmp_path: Path, pool: P
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "writing\n"
-        with pytest.raises(PoolConflictError, match="another process is writing here; wait until it is done"):
+        with pytest.raises(
+            PoolConflictError, match="another process is using this directory; wait for that process"
+        ):
             prune_pool(pool, out, HALF)
         first.communicate("")
     assert not out.exists()

@@ -222,8 +222,8 @@ def test_reads_only_what_stays(pool: PoolReader, tmp_path: Path, monkeypatch: py
         ({}, "either a ratio or a budget"),
         ({"ratio": 2, "budget": 5}, "either a ratio or a budget"),
         ({"ratio": 2, "by": "luck"}, "by is wrong"),
-        ({"ratio": 2, "by": "diff"}, "prefer requires a metric"),
-        ({"ratio": 2, "prefer": "hard"}, "prefer requires a metric"),
+        ({"ratio": 2, "by": "diff"}, "by and prefer do not fit together"),
+        ({"ratio": 2, "prefer": "hard"}, "by and prefer do not fit together"),
     ],
 )
 def test_bad_settings(pool: PoolReader, tmp_path: Path, options: dict[str, Any], message: str) -> None:

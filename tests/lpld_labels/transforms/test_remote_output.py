@@ -85,7 +85,7 @@ def test_a_failed_upload_resumes_and_only_missing_files_are_sent(
 
 def test_a_pool_is_not_replaced_unless_asked(pool: Path, other: Path, address: str, bucket: str) -> None:
     copy_pool(pool, address)
-    with pytest.raises(PoolConflictError, match="another pool is already here"):
+    with pytest.raises(PoolConflictError, match="a different pool is already here"):
         copy_pool(other, address)
     assert content(address) == content(pool)
     copy_pool(other, address, overwrite=True)
@@ -239,7 +239,7 @@ def test_scoring_resumes_and_sees_pools_published_meanwhile(
                     prune_pool(reader, out, scored)
         prune_pool(reader, address, scored)
         copy_pool(other, f"{bucket}/taken")
-        with pytest.raises(PoolConflictError, match="another pool"):
+        with pytest.raises(PoolConflictError, match="different pool"):
             prune_pool(reader, f"{bucket}/taken", scored)
         prune_pool(reader, f"{bucket}/taken", scored, overwrite=True)
     for out in (address, f"{bucket}/taken"):
