@@ -1,4 +1,4 @@
-"""Accuracy against the bytes of labels and images: recovered and real images in f16, codecs, and baselines."""
+"""Accuracy against the bytes of labels and images: methods in f16, codecs, and baselines."""
 
 from __future__ import annotations
 

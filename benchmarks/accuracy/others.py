@@ -26,8 +26,7 @@ from lpld_labels.transforms.settings import PruneSettings
 
 Floats = npt.NDArray[np.float32]
 _WORDS, _FIT_ROWS, _ROUNDS = 256, 20_000, 20
-_ABSENT = 1e-12
-"""Share of a class that was not drawn; logits are finite."""
+_ABSENT = 1e-12  # Share of a class that was not drawn; logits are finite.
 
 
 class Quantised:
@@ -84,10 +83,7 @@ class Sampled:
         return (self.temperature * np.log(np.maximum(shares, _ABSENT))).astype(np.float32)
 
 
-Baseline = Quantised | Sampled
-
-
-def baseline(spec: str, labels: PoolReader, temperature: float, seed: int) -> Baseline:
+def baseline(spec: str, labels: PoolReader, temperature: float, seed: int) -> Quantised | Sampled:
     """Return the baseline of a spec such as pq:10. labels: the pool that it is fitted to."""
     kind, number = spec.split(":")
     random = np.random.default_rng(seed)
@@ -97,7 +93,9 @@ def baseline(spec: str, labels: PoolReader, temperature: float, seed: int) -> Ba
     return Quantised(np.concatenate([labels.labels_at(n, np.float32) for n in batches]), int(number), seed)
 
 
-def write_baseline(labels: PoolReader, plain: Manifest, found: Baseline, folder: Path, seed: int) -> int:
+def write_baseline(
+    labels: PoolReader, plain: Manifest, found: Quantised | Sampled, folder: Path, seed: int
+) -> int:
     """Write as many decoded batches as fit into the bytes of `plain` into folder/pool; return their bytes."""
     budget, batches = pool_bytes(plain), len(labels.index)
     full, pruned = _without_labels(labels.manifest), _without_labels(plain)
@@ -110,13 +108,12 @@ def write_baseline(labels: PoolReader, plain: Manifest, found: Baseline, folder:
     write_pruned(plan_prune(labels, settings), folder / "kept")
     with PoolReader(folder / "kept") as pool:
         codec, views = codec_named("f32"), pool.manifest.views
-        out = folder / "pool"
-        with PoolWriter(out, header=pool.header, images=pool.images, codec=codec, views=views) as writer:
+        out = PoolWriter(folder / "pool", header=pool.header, images=pool.images, codec=codec, views=views)
+        with out as writer:
             for batch in pool:
                 writer.append(replace(batch, labels=found.decoded(batch.labels.astype(np.float32))))
             manifest = writer.commit()
-    size = _without_labels(manifest) + found.table_bytes
-    return size + math.ceil(manifest.counts.rows * found.row_bytes)
+    return _without_labels(manifest) + found.table_bytes + math.ceil(manifest.counts.rows * found.row_bytes)
 
 
 def _without_labels(manifest: Manifest) -> int:
