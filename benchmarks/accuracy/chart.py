@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
             linestyle=line,
             marker=marker,
             markersize=9 if marker == "*" else 5,
+            markerfacecolor="white" if line == "--" else colour,
             capsize=3,
         )
     scale = results["scale"]
@@ -49,7 +51,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("labels and images on disk, MB (log scale)")
     bits = 8e6 / (100 if scale["dataset"] == "tiny100" else 10)
-    top = axes.secondary_xaxis("top", functions=(lambda x: x * bits, lambda x: x / bits))
+    top = axes.secondary_xaxis("top", functions=(partial(np.multiply, bits), partial(np.multiply, 1 / bits)))
     top.set_xlabel("bits per class")
     axes.set_ylabel("top-1 of the student, %")
     axes.set_title(title, pad=12)

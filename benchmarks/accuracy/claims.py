@@ -285,12 +285,13 @@ class _Judge:
                 for variant in phase_variants(self._plan):
                     if "phases" not in variant and budget == self._plan.budgets[0]:
                         continue  # `temperatures` has it.
+                    varied = self._cell("lpld", budget, **codec, **variant)
                     words = ["soft-hard-soft training"] * ("phases" in variant)
                     words += ["temperature schedule step"] * ("temperature_schedule" in variant)
                     claim = (
                         f"{' and '.join(words)} helps {plain.codec_name} in the bytes of f16 at {budget:g}x"
                     )
-                    yield from self._finished(claim, replace(plain, **variant), plain, self._judged)
+                    yield from self._finished(claim, varied, plain, self._judged)
 
     def others(self) -> Iterator[Claim]:
         budget = self._plan.budgets[0]

@@ -58,7 +58,7 @@ class Quantised:
 
 def _centred(logits: Floats) -> Floats:
     # A constant that is added to a row changes no probability.
-    return logits - logits.mean(1, keepdims=True)
+    return np.asarray(logits - logits.mean(1, keepdims=True))
 
 
 @dataclass

@@ -27,6 +27,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, product
+from typing import Any
 
 from benchmarks.accuracy.cells import DIGITS, SHIPPED, TINY100, Cell, Scale
 
@@ -146,7 +147,7 @@ class Decisions:
         )
 
 
-def phase_variants(plan: Plan) -> tuple[dict[str, str], ...]:
+def phase_variants(plan: Plan) -> tuple[dict[str, Any], ...]:
     """Return what the cells of group phases set. The phases are hald's, scaled to the plan's epochs."""
     sixth = plan.scale.epochs // 6
     phases = {"phases": f"soft:{sixth},hard:{plan.scale.epochs - 2 * sixth},soft:{sixth}"}
