@@ -16,7 +16,7 @@ def accuracy(results: Results) -> Iterable[str]:
     found = results[NAME]
     yield _setting(found)
     yield ""
-    yield f"![Accuracy against label bytes](../benchmarks/results/{NAME}.png)"
+    yield f"![Accuracy against the bytes of labels and images](../benchmarks/results/{NAME}.png)"
     yield ""
     yield "Synthetic images of both methods, class by class:"
     yield ""
