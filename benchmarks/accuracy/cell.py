@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.cells import Cell, Scale
+from benchmarks.accuracy.cells import BASELINES, SHIPPED, Cell, Scale
+from benchmarks.accuracy.others import baseline, write_baseline
+from benchmarks.accuracy.shipped import shipped
 from benchmarks.accuracy.stopwatch import Stopwatch
-from benchmarks.accuracy.work import Workshop
+from benchmarks.accuracy.work import Workshop, image_bytes
 from lpld_core.train.evaluate import ValidationSet
-from lpld_core.train.settings import SamplingPolicy, TrainSettings
+from lpld_core.train.settings import EXPERIMENT_PRESETS, SamplingPolicy, TrainSettings
 from lpld_core.train.student import train_student
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.pool.reader import PoolReader
@@ -29,7 +31,7 @@ from lpld_labels.transforms.settings import DEFAULT_FIDELITY, PlanSettings, Prun
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """The accuracy of a student, the size of its pool, and its steps.
+    """The accuracy of a student, the bytes of its labels and of its images, and its steps.
 
     seconds: processor time of its training. preparing: processor time before that, for its pool and for
     missing teachers, images and labels.
@@ -43,6 +45,7 @@ class CellResult:
     steps: int
     seconds: float
     preparing: float
+    image_bytes: int
 
 
 def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
@@ -55,7 +58,7 @@ def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
     images = workshop.images(cell)
     folder = _folder(workshop, cell)
     validation = ValidationSet(workshop.validation, size=(scale.size, scale.size))
-    with pool_of(workshop, cell) as pool:
+    with pool_of(workshop, cell) as (pool, size):
         preparing = time.process_time() - begun
         watch = Stopwatch(folder.with_suffix(".seconds"))
         # overwrite: a codec that is fitted again may differ by a bit, which makes another pool. The folder
@@ -70,8 +73,7 @@ def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
             overwrite=True,
         )
         seconds = watch.stop()
-        size, rows = pool_bytes(pool.manifest), pool.manifest.counts.rows
-        batches = pool.manifest.counts.batches
+        rows, batches = pool.manifest.counts.rows, pool.manifest.counts.batches
     if found.accuracy is None:
         raise RuntimeError("a validation folder was given and no accuracy came back")
     return CellResult(
@@ -83,6 +85,7 @@ def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
         steps=found.steps,
         seconds=round(seconds, 1),
         preparing=round(preparing, 1),
+        image_bytes=image_bytes(images),
     )
 
 
@@ -94,11 +97,17 @@ def forget_student(workshop: Workshop, cell: Cell) -> None:
 
 
 @contextmanager
-def pool_of(workshop: Workshop, cell: Cell) -> Iterator[PoolReader]:
-    """Open the cell's pool, and delete it afterwards. A cell of all labels in f16 shares the full pool."""
+def pool_of(workshop: Workshop, cell: Cell) -> Iterator[tuple[PoolReader, int]]:
+    """Open the cell's pool, with the bytes of its labels, and delete it afterwards.
+
+    A cell of all labels in f16 or of a shipped teacher shares the full pool.
+    """
     with PoolReader(workshop.labels(cell)) as labels:
+        if cell.codec in SHIPPED:
+            yield labels, shipped(workshop.teacher(cell.teacher), cell.codec)[1]
+            return
         if cell.ratio == 1 and cell.codec == "f16":
-            yield labels
+            yield labels, pool_bytes(labels.manifest)
             return
         # In the work directory, so that the next run replaces what a killed process left.
         folder = _folder(workshop, cell).with_suffix(".pool")
@@ -109,12 +118,20 @@ def pool_of(workshop: Workshop, cell: Cell) -> Iterator[PoolReader]:
                 with PoolReader(made) as before:
                     made = folder / f"f16-{number}"
                     write_pruned(plan_prune(before, settings), made)
+            size = None
             if cell.codec != "f16":
                 with PoolReader(made) as plain:
-                    fill_budget(labels, folder / "pool", cell, pool_bytes(plain.manifest))
+                    budget = pool_bytes(plain.manifest)
+                    if cell.codec.startswith(BASELINES):
+                        found = baseline(cell.codec, labels, TrainSettings().temperature, cell.seed)
+                        size = write_baseline(labels, plain.manifest, found, folder, cell.seed)
+                        if size > budget:
+                            raise TooFewBytesError(f"{cell.codec} needs {size} bytes, f16 has {budget}")
+                    else:
+                        fill_budget(labels, folder / "pool", cell, budget)
                 made = folder / "pool"
             with PoolReader(made) as pool:
-                yield pool
+                yield pool, pool_bytes(pool.manifest) if size is None else size
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -185,11 +202,16 @@ def train_settings(workshop: Workshop, cell: Cell) -> TrainSettings:
     """Return how a cell's student is trained: as by the paper's programs, with the cell's settings."""
     scale = workshop.scale
     epochs = cell.epochs or scale.epochs
-    temperatures: dict[str, Any] = {
+    others: dict[str, Any] = {
         name: value
         for name in ("temperature_schedule", "student_temperature")
         if (value := getattr(cell, name)) is not None
     }
+    if cell.phases is not None:
+        others |= {
+            "phases": cell.phases,
+            "hard_smoothing": EXPERIMENT_PRESETS["hald"].train.hard_smoothing,
+        }
     return TrainSettings(
         student=cell.student or scale.network,
         seed=cell.seed,
@@ -199,7 +221,7 @@ def train_settings(workshop: Workshop, cell: Cell) -> TrainSettings:
         learning_rate=scale.student_rate,
         amp="bf16" if scale.amp else "off",
         evaluate_every=epochs,
-        **temperatures,
+        **others,
     )
 
 

@@ -95,6 +95,12 @@ DIGITS = Scale(
 )
 
 
+SHIPPED = ("teacher-f16", "teacher-int8")
+"""Values of `Cell.codec`: see shipped.py."""
+BASELINES = ("pq:", "sampled:")
+"""Beginnings of `Cell.codec`: see others.py."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """One student.
@@ -104,11 +110,13 @@ class Cell:
     by, prefer: as in `PruneSettings`. drop_easy, drop_hard: shares of the batches, by the teacher's
     confidence, that calibration leaves out before pruning.
     codec: f16, klt, intN or topk:K; a lossy one keeps as many batches as fit into the bytes of f16 at
-    `ratio`. fidelity: of klt; None for the default. labels, loss: always the defaults; recorded cells have
+    `ratio`. Also baselines: pq:M, sampled:K (others.py), teacher-f16, teacher-int8 (shipped.py).
+    fidelity: of klt; None for the default. labels, loss: always the defaults; recorded cells have
     them. student: None for the scale's network. policy: of sampling; None for the one that fits `pool`.
     teacher: trained with label smoothing ("smoothed") or without ("plain").
     iterations, epochs, mix: None for the scale's.
     temperature_schedule, student_temperature: as `train` spells them; None for a constant temperature.
+    phases: as `train` spells them, with the smoothing of preset hald; None for soft labels throughout.
     """
 
     method: str
@@ -132,11 +140,15 @@ class Cell:
     mix: Mix | None = None
     temperature_schedule: str | None = None
     student_temperature: str | None = None
+    phases: str | None = None
 
     @property
     def key(self) -> str:
         """Return the settings as one line, the cell's name in the results."""
-        return json.dumps(asdict(self), sort_keys=True)
+        settings = asdict(self)
+        if self.phases is None:
+            del settings["phases"]  # As before there were phases, so that unfinished students resume.
+        return json.dumps(settings, sort_keys=True)
 
     @property
     def row(self) -> Cell:
@@ -154,6 +166,7 @@ class Cell:
         parts += [self.mix] if self.mix else []
         parts += [f"schedule {self.temperature_schedule}"] if self.temperature_schedule else []
         parts += [f"student's T {self.student_temperature}"] if self.student_temperature else []
+        parts += [f"phases {self.phases}"] if self.phases else []
         parts += ["plain teacher"] if self.teacher == "plain" else []
         return f"{', '.join(parts)}; seed {self.seed}"
 
@@ -169,7 +182,10 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A finished cell. preparing: seconds spent on missing teachers, images and labels."""
+    """A finished cell. preparing: seconds spent on missing teachers, images and labels.
+
+    image_bytes: of the image files; 0 in older records.
+    """
 
     cell: Cell
     top1: float
@@ -181,3 +197,4 @@ class Record:
     preparing: float = 0.0
     batches: int = 0
     commit: str = ""
+    image_bytes: int = 0

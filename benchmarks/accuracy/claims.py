@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
-from benchmarks.accuracy.cells import Cell
+from benchmarks.accuracy.cells import SHIPPED, Cell
 from benchmarks.accuracy.decide import decisions
 from benchmarks.accuracy.noise import Noise, noise_within
-from benchmarks.accuracy.plan import BEST_METRICS, RECOVERED, TEMPERATURES, Decisions, Plan
+from benchmarks.accuracy.plan import BEST_METRICS, RECOVERED, TEMPERATURES, Decisions, Plan, phase_variants
 from benchmarks.accuracy.rows import Row, Rows, gathered
 from benchmarks.accuracy.store import Results
 
@@ -59,6 +60,10 @@ def claims(plan: Plan, results: Results, noise: Noise) -> list[Claim]:
         *judge.whole_epochs(),
         *judge.random(),
         *judge.temperatures(),
+        *judge.real(),
+        *judge.teacher(),
+        *judge.phases(),
+        *judge.others(),
     ]
 
 
@@ -242,6 +247,65 @@ class _Judge:
                         least=-KLT_COST,
                         rows=self._judged,
                     )
+
+    def real(self) -> Iterator[Claim]:
+        fidelity = self._decided.klt.get(self._plan.budgets[0])
+        for ratio in sorted(self._plan.real_ratios):
+            for codec in ({"codec": "f16"}, {"codec": "klt", "fidelity": fidelity}):
+                ours, theirs = (self._cell(method, ratio, **codec) for method in ("lpld", "real"))
+                rows = self._rows if ours.codec == "f16" else self._judged
+                claim = (
+                    f"lpld images beat random real ones ({ours.codec_name} in the bytes of f16 at {ratio:g}x)"
+                )
+                yield from self._finished(claim, ours, theirs, rows)
+
+    def teacher(self) -> Iterator[Claim]:
+        fidelity = self._decided.klt.get(self._plan.budgets[0])
+        for method, codec in product(("lpld", "real"), SHIPPED):
+            ours = self._cell(method, 1, pool="epochs", codec=codec)
+            for ratio in sorted(self._plan.real_ratios):
+                theirs = self._cell(method, ratio, codec="klt", fidelity=fidelity)
+                claim = (
+                    f"shipping the teacher ({codec.removeprefix('teacher-')}) beats {theirs.codec_name} in "
+                    f"the bytes of f16 at {ratio:g}x ({method} images)"
+                )
+                for found in self._finished(claim, ours, theirs, self._judged):
+                    shipped, labels = self._judged[ours.key], self._judged[theirs.key]
+                    cost = (
+                        f"; {shipped.bytes / 1e6:.2f} MB and {shipped.rows:,} teacher forwards per training, "
+                        f"against {labels.bytes / 1e6:.2f} MB and none"
+                    )
+                    yield replace(found, detail=found.detail + cost)
+
+    def phases(self) -> Iterator[Claim]:
+        for budget in self._plan.budgets[:2]:
+            fidelity = self._decided.klt.get(budget)
+            for codec in ({"codec": "f16"}, {"codec": "klt", "fidelity": fidelity}):
+                plain = self._cell("lpld", budget, **codec)
+                for variant in phase_variants(self._plan):
+                    if "phases" not in variant and budget == self._plan.budgets[0]:
+                        continue  # `temperatures` has it.
+                    varied = self._cell("lpld", budget, **codec, **variant)
+                    words = ["soft-hard-soft training"] * ("phases" in variant)
+                    words += ["temperature schedule step"] * ("temperature_schedule" in variant)
+                    claim = (
+                        f"{' and '.join(words)} helps {plain.codec_name} in the bytes of f16 at {budget:g}x"
+                    )
+                    yield from self._finished(claim, varied, plain, self._judged)
+
+    def others(self) -> Iterator[Claim]:
+        budget = self._plan.budgets[0]
+        klt = self._cell("lpld", budget, codec="klt", fidelity=self._decided.klt.get(budget))
+        for codec in self._plan.others:
+            other = self._cell("lpld", budget, codec=codec)
+            claim = f"{klt.codec_name} beats {codec} in the bytes of f16 at {budget:g}x (ours)"
+            yield from self._compared(claim, klt, other, rows=self._judged)
+
+    def _finished(self, claim: str, better: Cell, worse: Cell, rows: Rows) -> Iterator[Claim]:
+        """Yield the claim that a cell is better than another if all seeds of both are trained."""
+        seeds = len(self._plan.other_seeds)
+        if all(len(rows[cell.key].top1) >= seeds for cell in (better, worse) if cell.key in rows):
+            yield from self._compared(claim, better, worse, rows=rows)
 
     def _cell(self, method: str, ratio: float, **settings: object) -> Cell:
         cell = Cell(method=method, ratio=ratio, teacher=self._decided.teacher or "plain")

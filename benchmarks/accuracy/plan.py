@@ -9,6 +9,10 @@
     settled      students of images of fewer iterations: whether more iterations still matter
     b2           20x and 30x, whole epochs of sre2l, metrics on other seeds
     c2           codecs in the bytes of f16 at 160x and 10x
+    real         random real images in place of recovered ones, in f16 and klt, in the bytes of f16 at a ratio
+    teacher      the teacher is shipped in place of labels, in float16 or int8, and labels every epoch anew
+    phases       soft-hard-soft training and a temperature that falls, alone and together
+    others       product quantisation and sampled classes in the bytes of klt; one seed
     f            another student
     e            real, cda and rded images; CutMix; many images per class
     ablation     class batches with global statistics, whole epochs (+C) and ILP (+C+ILP); one seed
@@ -23,12 +27,13 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, product
+from typing import Any
 
-from benchmarks.accuracy.cells import DIGITS, TINY100, Cell, Scale
+from benchmarks.accuracy.cells import DIGITS, SHIPPED, TINY100, Cell, Scale
 
 GROUPS = (
-    *("a", "b", "c", "d", "d2", "metrics", "settled", "b2", "c2", "f", "e"),
-    *("ablation", "calibration"),
+    *("a", "b", "c", "d", "d2", "metrics", "settled", "b2", "c2"),
+    *("real", "teacher", "phases", "others", "f", "e", "ablation", "calibration"),
 )
 TEACHERS = ("plain", "smoothed")
 RECOVERED = ("lpld", "lpld-global", "sre2l", "cda")
@@ -40,6 +45,8 @@ TEMPERATURES: tuple[dict[str, str], ...] = (
     {"student_temperature": "calibrated"},
 )
 """What cells set, as options of `train`: LPQLD's way, then each of its two parts alone."""
+OTHERS = ("pq:5", "pq:10", "pq:20", "sampled:10", "sampled:50")
+"""Baselines of others.py, from coarse to fine."""
 CALIBRATION = ((0.0, 0.9), (0.0, 0.5), (0.1, 0.3), (0.3, 0.05), (0.9, 0.0))
 """Shares of (easy, hard) batches that the paper leaves out before it prunes."""
 
@@ -50,7 +57,8 @@ class Plan:
 
     trial_ratio: where teachers are compared. check_iterations: of recovery, each about three times the last.
     ratios: of the main table; more_ratios: of group b2. seeds: of every row; other_seeds: of codecs chosen on
-    seed 0. budgets: codecs get the bytes of f16 at these ratios; group c has the first.
+    seed 0. budgets: codecs get the bytes of f16 at these ratios; group c has the first, phases the first two.
+    real_ratios: of group real.
     """
 
     scale: Scale
@@ -65,6 +73,8 @@ class Plan:
     fidelities: tuple[float, ...] = (0.97, 0.99, 0.95, 0.90, 0.80)
     topk: tuple[str, ...] = ("topk:5", "topk:50")
     metric_ratio: float = 40
+    real_ratios: tuple[float, ...] = (40, 10, 160, 1)
+    others: tuple[str, ...] = OTHERS
     calibration_ratios: tuple[float, ...] = (20, 30, 50, 100)
 
 
@@ -82,6 +92,8 @@ QUICK = Plan(
     fidelities=(0.9,),
     topk=("topk:2",),
     metric_ratio=2,
+    real_ratios=(2,),
+    others=("pq:5", "sampled:10"),
     calibration_ratios=(10,),
 )
 
@@ -133,6 +145,14 @@ class Decisions:
             klt={budget: self.klt.get(budget, plan.fidelities[0]) for budget in plan.budgets},
             topk={budget: self.topk.get(budget, plan.topk[0]) for budget in plan.budgets},
         )
+
+
+def phase_variants(plan: Plan) -> tuple[dict[str, Any], ...]:
+    """Return what the cells of group phases set. The phases are hald's, scaled to the plan's epochs."""
+    sixth = plan.scale.epochs // 6
+    phases = {"phases": f"soft:{sixth},hard:{plan.scale.epochs - 2 * sixth},soft:{sixth}"}
+    step = {"temperature_schedule": "step"}
+    return phases, step, {**phases, **step}
 
 
 def trial_cells(plan: Plan) -> list[Cell]:
@@ -192,6 +212,10 @@ class _Cells:
             "settled": self._settled,
             "b2": self._more,
             "c2": lambda: chain.from_iterable(map(self._codecs, self._plan.budgets[1:])),
+            "real": self._real,
+            "teacher": self._teacher,
+            "phases": self._phases,
+            "others": self._others,
             "e": self._images,
             "f": self._students,
             "ablation": self._ablation,
@@ -271,6 +295,31 @@ class _Cells:
                 yield self.cell("lpld", budget, seed=seed, **codec)
                 for variant in TEMPERATURES:
                     yield self.cell("lpld", budget, seed=seed, **codec, **variant)
+
+    def _real(self) -> Iterator[Cell]:
+        """Yield real images and lpld in f16, and in klt of the fidelity that is best at the first budget."""
+        plan, fidelity = self._plan, self._decided.klt.get(self._plan.budgets[0])
+        for ratio, method in product(plan.real_ratios, ("real", "lpld")):
+            yield from (self.cell(method, ratio, seed=seed) for seed in plan.seeds)
+            for seed in plan.other_seeds if fidelity is not None else ():
+                yield self.cell(method, ratio, seed=seed, codec="klt", fidelity=fidelity)
+
+    def _teacher(self) -> Iterator[Cell]:
+        # Whole epochs at 1x are replayed in turn, so a student sees each label once.
+        for seed, method, codec in product(self._plan.other_seeds, ("lpld", "real"), SHIPPED):
+            yield self.cell(method, 1, seed=seed, pool="epochs", codec=codec)
+
+    def _phases(self) -> Iterator[Cell]:
+        for budget, seed in product(self._plan.budgets[:2], self._plan.other_seeds):
+            codecs: list[dict[str, object]] = [{"codec": "f16"}]
+            if budget in self._decided.klt:
+                codecs.append({"codec": "klt", "fidelity": self._decided.klt[budget]})
+            for codec, variant in product(codecs, ({}, *phase_variants(self._plan))):
+                yield self.cell("lpld", budget, seed=seed, **codec, **variant)
+
+    def _others(self) -> Iterator[Cell]:
+        for codec in self._plan.others:
+            yield self.cell("lpld", self._plan.budgets[0], seed=self._plan.other_seeds[0], codec=codec)
 
     def _images(self) -> Iterator[Cell]:
         plan, scale = self._plan, self._plan.scale

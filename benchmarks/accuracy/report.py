@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -33,6 +34,10 @@ HEADINGS = {
     "settled": "Iterations of recovery",
     "b2": "More ratios, and whole epochs",
     "c2": "Codecs in other bytes",
+    "real": "Random real images and lpld, in the bytes of f16 at this ratio",
+    "teacher": "The teacher in place of labels: every epoch is labelled anew",
+    "phases": "Soft-hard-soft training and a falling temperature",
+    "others": "Other codecs in the same bytes, as baselines",
     "e": "Other images, CutMix, more images per class",
     "f": "Another student",
     "ablation": "Ablation: lpld-global has class batches with global statistics",
@@ -54,6 +59,7 @@ def derived(plan: Plan, work: Path, results: Results) -> dict[str, Any]:
         "rows": row_entries(rows, lambda row: sorted(groups.get(row.cell.key, set()))),
         "choice": choice(plan, results),
         "claims": [asdict(claim) for claim in claims(plan, results, noise)],
+        "image_bytes": image_bytes(plan, records),
         "machine_seconds": machine_seconds(plan, results, work),
         "status": status(plan, results),
     }
@@ -139,6 +145,17 @@ def _image_seconds(plan: Plan, work: Path) -> dict[str, float]:
     """Return the seconds of each folder of images in the work directory or in the repository."""
     places = (DATA / plan.scale.dataset, work / "images")
     return {path.stem: read_seconds(path) for place in places for path in place.glob(f"*{SECONDS}")}
+
+
+def image_bytes(plan: Plan, records: Sequence[Record]) -> dict[str, int]:
+    """Return the bytes of each method's images, by students of them, or by kept ones."""
+    found: dict[str, int] = {}
+    for archive in sorted((DATA / plan.scale.dataset).glob(f"*-ipc{plan.scale.ipc}-*.tar")):
+        with tarfile.open(archive) as opened:
+            sizes = [one.size for one in opened if one.isfile() and one.name.count("/") > 1]
+        found[archive.name.partition("-ipc")[0]] = sum(sizes)
+    main = [record for record in records if record.image_bytes and record.cell.ipc is None]
+    return found | {record.cell.method: record.image_bytes for record in main}
 
 
 def status(plan: Plan, results: Results) -> dict[str, dict[str, Any]]:

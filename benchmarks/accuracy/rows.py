@@ -85,6 +85,7 @@ def variant_name(row: dict[str, Any], *, iterations: bool = False) -> str:
     parts += [row["mix"]] if row["mix"] else []
     parts += [f"schedule {row['temperature_schedule']}"] if row["temperature_schedule"] else []
     parts += [f"student's T {row['student_temperature']}"] if row["student_temperature"] else []
+    parts += ["soft-hard-soft"] if row["phases"] else []
     parts += ["plain teacher"] if row["teacher"] == "plain" else []
     parts += [f"{row['iterations']} iterations"] if iterations else []
     return ", ".join(parts)

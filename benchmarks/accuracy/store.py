@@ -104,7 +104,7 @@ def _entry(record: Record) -> dict[str, Any]:
 
 def _record(entry: dict[str, Any]) -> Record:
     cell = Cell(**{name: entry[name] for name in _CELL_FIELDS if name in entry})
-    return Record(cell=cell, **{name: entry[name] for name in _OTHER_FIELDS})
+    return Record(cell=cell, **{name: entry[name] for name in _OTHER_FIELDS if name in entry})
 
 
 def _check(entry: dict[str, Any]) -> tuple[RecoveryCheck, CheckResult]:

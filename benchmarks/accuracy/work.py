@@ -24,8 +24,9 @@ from typing import Any, cast
 import numpy as np
 from filelock import FileLock
 
-from benchmarks.accuracy.cells import Cell, Scale
+from benchmarks.accuracy.cells import SHIPPED, Cell, Scale
 from benchmarks.accuracy.kept import SECONDS, take
+from benchmarks.accuracy.shipped import shipped
 from benchmarks.accuracy.stopwatch import Stopwatch
 from benchmarks.common.harness import write_whole
 from benchmarks.common.image_data import unpack_data
@@ -194,15 +195,19 @@ class Workshop:
         return folder
 
     def labels(self, cell: Cell) -> Path:
-        """Return the pool of all labels in f16 of a cell's images."""
+        """Return the pool of all labels in f16 of a cell's images, by the teacher or by a shipped one."""
         images = self.images(cell)
         epochs, mix = cell.epochs or self.scale.epochs, cell.mix or self.scale.mix
-        teacher = f"-{cell.teacher}" if cell.method == "real" else ""
-        pool = self.root / "pools" / f"{images.name}{teacher}-{cell.labels}-{epochs}-{mix}"
+        kind = f"-{cell.teacher}" if cell.method == "real" else ""
+        labels = cell.codec if cell.codec in SHIPPED else cell.labels
+        pool = self.root / "pools" / f"{images.name}{kind}-{labels}-{epochs}-{mix}"
         with self._made_once(pool / "pool.json") as missing:
             if missing:
                 settings = BuildSettings(mix=mix, epochs=epochs, batch_size=self.scale.batch_size)
-                build_pool(images, pool, settings, ensemble=Ensemble([self.teacher(cell.teacher)]))
+                teacher = self.teacher(cell.teacher)
+                if cell.codec in SHIPPED:
+                    teacher, _ = shipped(teacher, cell.codec)
+                build_pool(images, pool, settings, ensemble=Ensemble([teacher]))
         return pool
 
     @contextmanager
@@ -212,6 +217,11 @@ class Workshop:
         locks.mkdir(parents=True, exist_ok=True)
         with FileLock(locks / f"{'-'.join(path.relative_to(self.root).parts)}.lock"):
             yield not path.exists()
+
+
+def image_bytes(folder: Path) -> int:
+    """Return the bytes of the images of a folder, without the files beside its class directories."""
+    return sum(path.stat().st_size for path in folder.glob("*/**/*") if path.is_file())
 
 
 def _write_data(dataset: str, folder: Path) -> None:

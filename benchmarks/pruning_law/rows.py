@@ -35,7 +35,7 @@ PAPER = (
 )
 OTHER_SETTINGS = (
     *("prefer", "drop_easy", "drop_hard", "student", "policy", "mix"),
-    *("temperature_schedule", "student_temperature"),
+    *("temperature_schedule", "student_temperature", "phases"),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from benchmarks.accuracy.report import HEADINGS
@@ -16,7 +16,7 @@ def accuracy(results: Results) -> Iterable[str]:
     found = results[NAME]
     yield _setting(found)
     yield ""
-    yield f"![Accuracy against label bytes](../benchmarks/results/{NAME}.png)"
+    yield f"![Accuracy against the bytes of labels and images](../benchmarks/results/{NAME}.png)"
     yield ""
     yield "Synthetic images of both methods, class by class:"
     yield ""
@@ -32,9 +32,13 @@ def accuracy(results: Results) -> Iterable[str]:
 
 def _has_own_students(group: str, rows: list[dict[str, Any]]) -> bool:
     """Return whether a group has more than the students that it shares with others for comparison."""
-    if group in ("c", "c2"):
-        return any(row["codec"] != "f16" for row in rows)
-    return group != "ablation" or any(row["method"] == "lpld-global" for row in rows)
+    own: dict[str, Callable[[dict[str, Any]], bool]] = {
+        **dict.fromkeys(("c", "c2"), lambda row: row["codec"] != "f16"),
+        "ablation": lambda row: row["method"] == "lpld-global",
+        "real": lambda row: row["method"] == "real" and row["codec"] != "f16",
+        "phases": lambda row: row["phases"] is not None,
+    }
+    return group not in own or any(map(own[group], rows))
 
 
 def _setting(found: dict[str, Any]) -> str:

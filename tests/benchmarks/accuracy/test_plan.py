@@ -3,7 +3,7 @@ from typing import Any
 from benchmarks.accuracy.cells import Cell
 from benchmarks.accuracy.claims import claims
 from benchmarks.accuracy.noise import Noise
-from benchmarks.accuracy.plan import FULL, RecoveryCheck, trial_cells
+from benchmarks.accuracy.plan import FULL, RecoveryCheck, phase_variants, trial_cells
 from benchmarks.accuracy.settle import CheckResult
 from benchmarks.accuracy.store import Results
 from tests.benchmarks.accuracy.made_results import made_record
@@ -77,3 +77,35 @@ def test_a_policy_is_judged_by_pairs_of_the_same_seed() -> None:
     found = verdicts(results, deviation=0.02)
     assert found["shuffled is no worse than batches (1x)"] == "holds"
     assert found["shuffled is no worse than batches (10x)"] == "does not hold"
+
+
+def test_the_sceptics_choices_are_judged_when_their_students_are_finished() -> None:
+    results = decided_results()
+    klt: dict[str, Any] = {"codec": "klt", "fidelity": 0.97}
+    for fidelity in FULL.fidelities:
+        klt_here = {**klt, "fidelity": fidelity}
+        add_students(results, 0.34 if fidelity == 0.97 else 0.30, ratio=40, seeds=(0,), **klt_here)
+    before = set(verdicts(results))
+    later = {"seeds": (1, 2, 3)}
+    add_students(results, 0.30, ratio=40, **klt, **later)
+    add_students(results, 0.25, ratio=40, codec="pq:10", seeds=(1,))
+    add_students(results, 0.20, ratio=40, method="real", iterations=None, **klt, **later)
+    add_students(results, 0.45, ratio=1, pool="epochs", codec="teacher-int8", **later)
+    phases, _, both = phase_variants(FULL)
+    assert phases == {"phases": "soft:50,hard:200,soft:50"}
+    add_students(results, 0.36, ratio=40, **klt, **phases, **later)
+    # Two of three seeds decide nothing yet.
+    add_students(results, 0.36, ratio=40, **klt, **both, seeds=(1, 2))
+    found = verdicts(results)
+    assert {claim: found[claim] for claim in found if claim not in before} == {
+        "lpld images beat random real ones (klt 0.97 in the bytes of f16 at 40x)": "holds",
+        "shipping the teacher (int8) beats klt 0.97 in the bytes of f16 at 40x (lpld images)": "holds",
+        "soft-hard-soft training helps klt 0.97 in the bytes of f16 at 40x": "holds",
+        "klt 0.97 beats pq:10 in the bytes of f16 at 40x (ours)": "holds",
+    }
+
+
+def test_cells_without_phases_keep_their_key() -> None:
+    """An unfinished student's directory is named by it."""
+    assert "phases" not in Cell(method="lpld", ratio=40).key
+    assert Cell(method="lpld", ratio=40, phases="soft:300").key != Cell(method="lpld", ratio=40).key
