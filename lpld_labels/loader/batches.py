@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -104,7 +104,7 @@ class BatchMaker:
 
     def __post_init__(self) -> None:
         if self.device.type == "cuda" and torch.cuda.is_available():
-            self._ahead = SideStream(self.device)
+            self._ahead = SideStream(self.device, [] if self.replay is None else self.replay.tensors())
 
     def make(self, rows: int | None, epoch: int) -> PoolBatch:
         """Return a batch of the next `rows` rows, or, if None, of all rows left in a label batch."""
@@ -187,12 +187,17 @@ class BatchMaker:
 
 
 class SideStream:
-    """Prepares the next label batch on a separate CUDA stream while the trainer uses the current one."""
+    """Prepares the next label batch on a separate CUDA stream while the trainer uses the current one.
 
-    def __init__(self, device: torch.device) -> None:
+    used: tensors that this needs. If they are freed, their memory is not reused while the stream works.
+    """
+
+    def __init__(self, device: torch.device, used: Sequence[torch.Tensor]) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._stream.wait_stream(torch.cuda.current_stream(device))  # for what the replay has copied there
+        self._stream.wait_stream(torch.cuda.current_stream(device))  # for `used`
+        for tensor in used:
+            tensor.record_stream(self._stream)
         self._next: Rows | LabelPoolError | None = None
 
     def take(self, make: Callable[[], Rows]) -> Rows:

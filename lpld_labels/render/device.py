@@ -76,6 +76,9 @@ class WeightTable:
         self._first, self._weights, self._shifts = (torch.from_numpy(array).to(device) for array in arrays)
         self._halves = 1 << (self._shifts - 1)
 
+    def tensors(self) -> list[torch.Tensor]:
+        return [self._first, self._weights, self._shifts, self._halves]
+
     def resize(self, lines: torch.Tensor, sides: torch.Tensor, flips: torch.Tensor) -> torch.Tensor:
         """Return dimension 1 of `lines`, uint8 [n, L, K], resized to `out`, and reversed where flips is 1.
 
@@ -127,6 +130,11 @@ class DeviceReplay:
         for start, image in zip(self._ends.tolist(), decoded, strict=False):
             pixels = torch.from_numpy(image.reshape(-1, 3))
             self._pixels[start : start + len(pixels)].copy_(pixels)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the tensors that stay on the device."""
+        tables = [*self._rows.tensors(), *self._columns.tensors()]
+        return [self._pixels, *tables] if self._resident else tables
 
     def render(self, views: ViewBatch) -> torch.Tensor:
         """Return the pixels of views of these images: [B, 3, H, W], uint8, or float32 for MixUp."""

@@ -177,10 +177,10 @@ def test_a_side_stream_is_one_ahead_and_keeps_errors_until_they_are_due(
             raise PoolCorruptError("broken")
         return Rows(torch.tensor(number), (), ())
 
-    ahead = SideStream(CUDA)
+    ahead = SideStream(CUDA, [torch.zeros(2)])
     assert [int(ahead.take(make).pixels) for _ in range(2)] == [0, 1]
     waits = ["main waits for side", "recorded"]
-    assert events == ["side waits for main", "make 0", *waits, "make 1", *waits, "make 2"]
+    assert events == ["side waits for main", "recorded", "make 0", *waits, "make 1", *waits, "make 2"]
     with pytest.raises(PoolCorruptError, match="broken"):
         ahead.take(make)
 
