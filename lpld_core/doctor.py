@@ -44,7 +44,7 @@ SMALL = TeacherChoice(name="small-resnet10:width=16", weights=RANDOM_WEIGHTS, in
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Diagnosis(Result):
-    """Result of `doctor`. checks: what each found. failed: name of a failed check, which ended it."""
+    """Result of `doctor`. checks: finding of each check. failed: the check that failed, the last to run."""
 
     versions: dict[str, str | None]
     devices: dict[str, Any]

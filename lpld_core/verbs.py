@@ -149,7 +149,7 @@ class _VerifyCall(Shows, MachineOptions, TeacherOptions, FromPool):
         Setting("Largest allowed difference of a label.  [default: the codec's rounding error]", ge=0),
     ] = None
     seed: Annotated[int, Setting("Seed of the sample of batches.", ge=0, le=MAX_SEED)] = 0
-    amp: Annotated[Precision, Setting("Mixed precision, as POOL was labelled.")] = "off"
+    amp: Annotated[Precision, Setting("Mixed precision; must be as POOL was labelled.")] = "off"
     strict: Annotated[
         bool, Setting("For untrusted pools: check in a child process with limits, and report unneeded data.")
     ] = False

@@ -25,7 +25,7 @@ _PASS_IMAGES = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """Images that share statistics and views. members: (class, number) pairs. key: of their random draws."""
+    """Images that share statistics and views. members: (class, number) pairs. key: seeds their random draws."""
 
     key: tuple[int, int]
     members: tuple[tuple[int, int], ...]
@@ -51,7 +51,7 @@ _ITERATIONS = Setting("Number of optimiser steps per image.  [default: the prese
 _RATE = Setting("Learning rate; decays to 0 as a cosine.  [default: the preset's]", gt=0)
 _ALPHA = Setting("Weight of the BatchNorm loss.  [default: the preset's]", ge=0)
 _ROLL = Setting("Largest random shift in pixels.  [default: the preset's]", ge=0)
-_KIND = Setting("Statistics that lpld matches; global: the paper's '+C' ablation.  [default: class]")
+_KIND = Setting("Statistics to match (lpld): of each class, or global, as an ablation.  [default: class]")
 _GROUP = Setting("Classes (sre2l, cda: batches) per forward pass.  [default: up to 100 images in all]", ge=1)
 
 

@@ -285,7 +285,7 @@ def _rounding(
 def _allowed_level(
     level: FloatArray, allowed: FloatArray, sparse: KeptClasses, meaning: _Meaning
 ) -> FloatArray:
-    """Return the allowed error of the value [B, 1] that missing classes share."""
+    """Return the error [B, 1] allowed for the one value that stands for all dropped classes of a row."""
     step = np.spacing(level.astype(np.float16)).astype(np.float32)
     noise = np.where(sparse.kept, 0, allowed).max(axis=1, keepdims=True)
     if meaning.kind == "probabilities":

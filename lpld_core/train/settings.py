@@ -65,8 +65,8 @@ class TrainSettings:
     temperature_schedule: Annotated[
         TemperatureSchedule,
         Setting(
-            "Decay of the temperature to 2: x 0.7 per 30 epochs, or a cosine. 'step' gained 2.5 to 3.1 "
-            "points in the bytes of 40x (100 classes)."
+            "How the temperature decays to 2. step: x 0.7 every 30 epochs; cosine: along a cosine. 'step' "
+            "raised accuracy by 2.5 to 3.1 points with pools as small as f16 pruned 40x (100 classes)."
         ),
     ] = "constant"
     student_temperature: Annotated[

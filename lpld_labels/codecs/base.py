@@ -48,7 +48,7 @@ def binary_cell(data: bytes) -> Array:
 
 
 def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """Split CPU tensors (not GPU tensors) by rows: pieces of the first have at most SERIAL_VALUES values."""
+    """Split tensors at equal rows: pieces of the first have at most SERIAL_VALUES values. GPU: one piece."""
     import torch
 
     first = tensors[0]

@@ -127,7 +127,7 @@ class ViewBatch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelBatch(ViewBatch):
-    """Views with finite labels, float16/float32 [B, C]. PoolHeader.label_kind: logits or probabilities."""
+    """Views with finite labels: float16/float32 [B, C], logits or probabilities (PoolHeader.label_kind)."""
 
     labels: LabelArray
 

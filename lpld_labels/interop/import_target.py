@@ -174,10 +174,10 @@ def _classes(request: Request, sample: BatchFile) -> int:
 
 
 def likely_classes(request: Request, highest: int) -> int:
-    """Return the number of classes of a top-k folder whose labels contain classes up to `highest`.
+    """Guess the number of classes of a top-k folder whose largest class number is `highest`.
 
-    Candidates are the numbers of classes of published programs. If `highest` is among the class folders, the
-    result is the number of class folders, else the smallest candidate above `highest`.
+    If there are more than `highest` class folders, it is their number. Otherwise it is the smallest number of
+    classes above `highest` that a published program uses.
     """
     folders = request.class_folders
     counts = sorted(request.layout.programs)

@@ -189,7 +189,7 @@ class CutFile:
     stop: int
 
     def blocks(self, size: int) -> npt.NDArray[np.int64]:
-        """Group parts into blocks of one part or up to `size` bytes. Return block boundaries (offsets)."""
+        """Group parts into blocks of at most `size` bytes, or one larger part. Return the blocks' offsets."""
         if not len(self.starts):
             return np.array([0, self.stop], np.int64)
         chosen = [int(self.starts[0])]

@@ -61,9 +61,9 @@ class VerifiedParquet:
         if not inside.all():
             wrong = int(np.argmin(inside))
             raise PoolCorruptError(
-                "batch index points outside the file",
+                "batch index does not fit the file",
                 where=self.where,
-                expected=f"rows below {int(self.starts[-1])} within one row group",
+                expected=f"each batch inside one row group, rows below {int(self.starts[-1])}",
                 got=f"rows {int(first[wrong])} to {int(first[wrong] + rows[wrong])}",
             )
         return groups

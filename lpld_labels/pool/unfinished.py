@@ -177,9 +177,10 @@ class Unfinished:
 
 @contextlib.contextmanager
 def unfinished(out: Path, *, shared: bool = False) -> Iterator[Unfinished]:
-    """Lock and yield the unfinished work on a pool, after deleting the remains of published work.
+    """Lock and yield the unfinished work on a pool, in OUT.partial, which is removed at the end if empty.
 
-    shared: other processes may share the lock. OUT.partial is created, and removed at the end if empty.
+    Work files left over from a pool that is already published are deleted first. shared: other processes may
+    hold the lock, too.
     """
     directory = partial_directory(out)
     refuse_links([directory])

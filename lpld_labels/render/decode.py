@@ -71,10 +71,10 @@ def _opened(data: bytes, where: Path | str) -> ImageFile:
     image = Image.open(io.BytesIO(data), formats=FORMATS)
     if image.mode in _NO_RANGE and image.format not in _WIDE:
         raise ImageReadError(
-            f"image samples are {_NO_RANGE[image.mode]}",
+            f"image samples are {_NO_RANGE[image.mode]}, so the values of black and white are unknown",
             where=where,
             expected="8 or 16 bits",
-            hint="convert the image to 8 bits: its values for black and white are unknown",
+            hint="convert the image to 8 bits, with the range you intend",
         )
     if image.width * image.height > most:
         raise _too_many_pixels(where, f"{image.width} x {image.height}")

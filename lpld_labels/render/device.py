@@ -104,10 +104,11 @@ class DeviceReplay:
     device_bytes: keep decoded images on the device if they fit (see `images_fit`). Otherwise they stay in
     pinned host memory, and the images of each batch are copied to the device.
 
-    Memory on the device: the images (3 bytes per pixel, of all or of one batch); resize weights, 4 bytes x
-    longest image side x output side x pixels per weight (0.6 MB from 224 to 224 px, 10 MB from 1000); and
-    about CHUNK_BYTES (with patches, twice that) while a batch is rendered in chunks, or 40 bytes per source
-    pixel of one view if that is more.
+    Memory on the device is the sum of
+    - images: 3 bytes per pixel, of all images or of one batch
+    - resize weights: 4 bytes x longest image side x output side x source pixels per output pixel, which is
+      0.6 MB from 224 to 224 px and 10 MB from 1000 px
+    - work space: CHUNK_BYTES, twice that with patches, but at least 40 bytes per source pixel of a view
     """
 
     def __init__(
