@@ -46,7 +46,7 @@ def tap_count(code: str, side: int, out: int) -> int:
 def resize_weights(
     code: str, side: int, out: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], int]:
-    """Return, for each output pixel, its first source pixel [out] and integer weights [out, taps]; and a shift.
+    """Return each output pixel's first source pixel [out] and integer weights [out, taps], and a shift.
 
     shift: number of fractional bits of the weights, which are rounded from float64 as in ATen.
     """
