@@ -75,7 +75,7 @@ def says_if_stopped(out: Path | str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         where = without_secrets(str(out))
-        click.echo(f"stopped: finished work is safe in {where}; run the same command again", err=True)
+        click.echo(f"stopped; run the same command again to resume {where} from its last save", err=True)
         raise
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lpld_core.networks.weights import first_line
+from lpld_core.networks.weights import first_line, weights_digest
 from lpld_labels.errors import InvalidArgumentError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -227,7 +227,21 @@ def _factory_source(name: str) -> NetworkSource:
             std=_declared(module, "std"),
         )
 
-    return NetworkSource(name, build, lambda: build(None))
+    def pretrained() -> Network:
+        """Return the network with the weights that the factory loads; refuse weights that are random."""
+        with seeded(0):
+            first = weights_digest(build(None).module)
+        with seeded(1):
+            network = build(None)
+        if weights_digest(network.module) != first:
+            raise InvalidArgumentError(
+                "the factory returns random weights, and no weights file is given",
+                where=name,
+                hint="give a weights file (--teacher-weights), or load the weights in the factory",
+            )
+        return network
+
+    return NetworkSource(name, build, pretrained)
 
 
 def _declared(module: nn.Module, name: str) -> tuple[Any, ...] | None:

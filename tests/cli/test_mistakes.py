@@ -118,7 +118,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     (f"recover out {RECOVER} --real images --part 1/2 --overwrite", 2, "cannot be combined with --part"),
     # doctor
     ("doctor --images images", 2, "require POOL"),
-    ("doctor --device abacus", 2, "'abacus' is not usable here"),
+    ("doctor --device abacus", 2, "cannot use device 'abacus'"),
     # analyze
     (f"analyze images {NET}", 2, "Missing option '--real'"),
     # build

@@ -54,7 +54,7 @@ def test_an_address_needs_a_shared_directory(cli: Cli, monkeypatch: pytest.Monke
     monkeypatch.delenv("LPLD_LABELS_CACHE", raising=False)
     result = cli("encode", "pool", "s3://bucket/pool", "--codec", "int8", "--ray", "local")
     assert result.exit_code == 2
-    assert "set $LPLD_LABELS_CACHE to such a directory" in " ".join(result.stderr.split())
+    assert "set $LPLD_LABELS_CACHE to one" in " ".join(result.stderr.split())
 
 
 def test_a_command_on_a_cluster(

@@ -135,20 +135,22 @@ class TestWhatAFactoryDeclares:
 
     def test_size_and_normalisation_are_required(self) -> None:
         with pytest.raises(LabelPoolError, match=r"give --size, --mean and --std"):
-            load_teacher(f"{self.here}:undeclared")
+            load_teacher(f"{self.here}:undeclared", weights="random")
         mean, std = (0.1, 0.2, 0.3), (1.0, 1.0, 1.0)
-        teacher = load_teacher(f"{self.here}:undeclared", input_size=(9, 9), mean=mean, std=std)
+        teacher = load_teacher(
+            f"{self.here}:undeclared", weights="random", input_size=(9, 9), mean=mean, std=std
+        )
         assert (teacher.input_size, teacher.mean, teacher.std) == ((9, 9), mean, std)
 
     def test_attributes_of_the_module_are_used(self) -> None:
-        teacher = load_teacher(f"{self.here}:Answer")
+        teacher = load_teacher(f"{self.here}:Answer", weights="random")
         assert (teacher.input_size, teacher.mean, teacher.classes) == ((8, 12), (0.5, 0.5, 0.5), 5)
 
 
 def test_outputs_with_logits_are_unwrapped_also_in_workers() -> None:
     import pickle
 
-    teacher = load_teacher("tests.lpld_core.teachers.test_probe:Answer")
+    teacher = load_teacher("tests.lpld_core.teachers.test_probe:Answer", weights="random")
     again = pickle.loads(pickle.dumps(teacher))
     pixels = torch.rand(2, 3, 8, 12)
     torch.testing.assert_close(again.model(pixels), teacher.model(pixels))

@@ -161,6 +161,9 @@ def test_timm_models_load() -> None:
 def test_factories_load_and_their_faults_are_named() -> None:
     here = "tests.lpld_core.teachers.test_teacher"
     expects: dict[str, Any] = {"input_size": (9, 9), "mean": IMAGENET_MEAN, "std": (1, 1, 1)}
+    with pytest.raises(InvalidArgumentError, match="returns random weights, and no weights file is given"):
+        load_teacher(f"{here}:three_classes", **expects)
+    expects["weights"] = "random"
     teacher = load_teacher(f"{here}:three_classes", **expects)
     assert (teacher.classes, teacher.input_size, teacher.mean) == (3, (9, 9), IMAGENET_MEAN)
     for name, problem in {
