@@ -90,7 +90,7 @@ def publish(
 def draft_manifest(
     plan: PoolPlan, records: Sequence[ShardRecord], packed: Sequence[FileEntry] = ()
 ) -> Manifest:
-    """Return the manifest of a new pool, without writing anything. packed: its image files."""
+    """Return the manifest of a new pool, without writing anything. packed: entries of packed images."""
     index = _merged_index(plan, records)
     return _manifest(plan, records, index, [*(entry for entry, _ in _tables(plan, index)), *packed])
 

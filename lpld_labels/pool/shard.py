@@ -48,7 +48,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
-    """An encoded batch. views_digest: first 8 bytes. constraints: met by the views; None: unchecked."""
+    """An encoded batch. views_digest: 8 bytes. constraints: those that the views meet; None if unchecked."""
 
     views: ViewBatch
     payload: Payload
