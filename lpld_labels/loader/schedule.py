@@ -91,7 +91,7 @@ class Schedule:
 
     epochs, rows: [N], stored epoch and row count of each label batch, in key order. batches_per_epoch: L.
     equal_epochs: skip incomplete label batches. batch: rows per process and step; None: a label batch.
-    hard: whether an epoch uses hard labels. fresh_rows: rows of each label batch in a pass over the images.
+    hard: whether an epoch uses hard labels. fresh_rows: row count of each label batch of a pass over images.
     """
 
     sampling: str
@@ -183,11 +183,11 @@ class Schedule:
         return np.concatenate(shuffles)[start - first * count : stop - first * count]
 
     def _draws(self, stream: int, count: int) -> npt.NDArray[np.float64]:
-        """Return `count` draws of `random`, the only method whose values NumPy keeps between releases."""
+        """Return `count` draws of NumPy's `random`: only its values stay the same in all NumPy releases."""
         return keyed_generator(self.seed, Stream.LOADER_ORDER, stream).random(count)
 
     def fresh_key(self, epoch: int, place: int) -> BatchKey | None:
-        """Return (pass, batch) of a label batch with fresh views; None: the pool has it."""
+        """Return the key (pass, batch) of a label batch with fresh views; None if the pool stores it."""
         return BatchKey(*divmod(place, len(self.fresh_rows))) if self.hard(epoch) else None
 
     def _rows(self, epoch: int, places: Integers) -> npt.NDArray[np.integer]:
@@ -303,7 +303,7 @@ def current_processes(rank: int | None = None, world_size: int | None = None) ->
     """Return rank and number of processes: as given, else torch.distributed's, else (0, 1).
 
     Call it when an iteration starts: Lightning sets up torch.distributed after the loader is made. Raises if
-    a launcher's environment variables contradict the result: all processes would train on the same rows.
+    a launcher's environment variables contradict the result, to prevent training all ranks on the same rows.
     """
     if rank is not None and world_size is not None:
         return Processes(rank, world_size)
