@@ -161,7 +161,7 @@ def _trusted(kind: type[T], values: dict[str, Any]) -> T:
 
 
 class ViewConstraints(NamedTuple):
-    """The values that views are validated against. Views stay valid in a pool with equal constraints."""
+    """The values that views are validated against. Views stay valid in other pools with equal values."""
 
     augmentation: Augmentation
     sizes: bytes

@@ -50,7 +50,7 @@ def require_own_files(pool: Path) -> None:
 
 
 def not_a_pool(where: Path) -> PoolConflictError:
-    """Return the error for a file or directory that may not be replaced."""
+    """Return the error for a file or directory that must not be replaced."""
     return PoolConflictError(
         "this is not a label pool or a part of one",
         where=where,

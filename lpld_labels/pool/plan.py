@@ -44,8 +44,8 @@ class Shard:
 class BatchSource(Protocol):
     """Yields the batches of a shard, in any order. Must be picklable.
 
-    A source may have a method `begin(number)`: each worker process calls it once, with the number of the
-    worker on its machine, and uses the source that it returns.
+    A source may have a method `begin(number)`, which returns the source to use in a worker process. Each
+    process calls `begin` once, with the worker's number on its machine.
     """
 
     def __call__(self, items: Sequence[Any], /) -> Iterator[EncodedBatch | Skipped]: ...

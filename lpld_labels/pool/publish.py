@@ -147,7 +147,7 @@ def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
 
 
 def put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
-    """Complete a new pool, rename it into place, then delete the old pool. text: manifest file."""
+    """Complete a new pool, rename it into place, then delete the old pool. text: new content of pool.json."""
     with write_errors(work.out):
         write_atomically(work.pool / schema.MANIFEST_FILE, text, within=work.directory)
         _mark(work, text)
