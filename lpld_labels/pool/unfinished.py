@@ -201,7 +201,7 @@ def as_json(values: Mapping[str, Any]) -> Any:
 
 
 def differences(found: Any, wanted: Any) -> list[tuple[str, str, str]]:
-    """Return (field, found, wanted) for each difference of two JSON documents. Ignore tiny ones of probes."""
+    """Return (field, found, wanted) for each difference of two JSON documents. Probes may differ slightly."""
     return sorted(_differences(found, wanted, ""), key=lambda one: (one[0].endswith(PROBE), one))
 
 
