@@ -350,7 +350,7 @@ def _label_rows(keys: Sequence[BatchKey], payloads: Sequence[Payload], fields: p
 
 
 def _groups(rows: Sequence[int], weights: Sequence[int], limit: int) -> Iterator[slice]:
-    """Yield slices of batches. A slice ends when its weight reaches `limit`, or no batch fits any more."""
+    """Yield slices of batches. A slice ends at weight `limit`, or if the next batch does not fit."""
     start = weight = held = 0
     for number, (count, more) in enumerate(zip(rows, weights, strict=True)):
         if held + count > MAX_GROUP_ROWS:
