@@ -38,7 +38,7 @@ LastLosses = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunSummary(Result):
-    """Numbers of groups made by this run and kept from earlier runs. Losses: means over groups made."""
+    """How many groups this run made, and how many it kept. The losses are means over the groups it made."""
 
     made_groups: int
     kept_groups: int
