@@ -77,7 +77,7 @@ def recover_images(
 ) -> RunSummary:
     """Make images and save them as an image folder; finished groups are skipped.
 
-    statistics: required if the settings ask for class statistics. real: image source of rded. Class names
+    statistics: required if the settings ask for class statistics. real: images for rded to crop. Class names
     come from `real` or else from `statistics`; without both, class directories are numbered.
     overwrite: delete the images of a different run. machine: device and threads of the executor's workers.
     """

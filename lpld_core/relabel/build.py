@@ -89,10 +89,7 @@ class Build:
         device: str | None = None,
         image_progress: Progress | None = None,
     ) -> Build:
-        """Load what is None of ensemble and table. Refuse invalid settings before any write.
-
-        device: for the teachers to load; None: the device of the settings.
-        """
+        """Load a missing ensemble or table. Refuse invalid settings before any write. device: runs teachers."""
         if settings.image_cache is not None:
             require_apart(settings.image_cache, images)
             require_apart(pool, settings.image_cache)

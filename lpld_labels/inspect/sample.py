@@ -54,7 +54,7 @@ class PoolFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """Statistics of sampled labels. whole: it has all batches. rows: see `row_type`. unreadable: errors."""
+    """Statistics of labels. whole: whether all batches are read. rows: see `row_type`. unreadable: errors."""
 
     keys: Sequence[BatchKey]
     whole: bool

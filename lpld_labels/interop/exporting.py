@@ -1,6 +1,6 @@
 """Export a pool as the label folder of another program, which reads it with plain `torch.load`.
 
-Files are written beside the folder and moved into place at the end. The same call resumes after a crash.
+Files are written beside the folder and moved into place at the end. Repeat the call to resume an export.
 
 Trainers hard-code view sizes, normalisation, resize filter and image order. So a student may see other
 pixels than the teacher, even if the folder is correct. A `Claim` says whether a trainer replays all views.

@@ -1,7 +1,7 @@
 """Which rows each process trains on, step by step: pure functions of (seed, epoch, process).
 
-First: the label batches of an epoch, in order. The paper's improved label pool (ILP) samples them at random,
-"allowing batches in different epochs to form a new epoch".
+First, an epoch's label batches are chosen, in order. The paper's improved label pool (ILP) samples them at
+random, "allowing batches in different epochs to form a new epoch".
 
 | sampling       | a training epoch is                                              | in the paper           |
 |----------------|------------------------------------------------------------------|------------------------|
@@ -16,14 +16,14 @@ fewer than L batches, "batches", "shuffled" and "stored" repeat batches within a
 shorter epochs.
 
 An epoch of hard labels, whatever the sampling, uses the next L label batches of endless passes over the
-images, with fresh views. If the pool's label batches are all complete, so are these.
+images, with fresh views. If all label batches of the pool are complete, so are these fresh batches.
 
-Second: steps and shares. The rows of an epoch's label batches are concatenated. With W processes and b rows
-per batch, step s covers rows [s * b * W, (s + 1) * b * W). Process r takes the r-th block of b rows, so a
-step has the same rows in the same order as with one process and b * W rows. A shorter last step is shared
-evenly (unless drop_last), so all processes make the same number of steps; at most W - 1 rows at an epoch's
-end are dropped. If batches are whole label batches, a unit is a label batch instead of a row and b is 1:
-process r takes label batch s * W + r in step s.
+Second, the epoch is divided among processes. The rows of its label batches are concatenated. With W processes
+and b rows per batch, step s covers rows [s * b * W, (s + 1) * b * W). Process r takes the r-th block of b
+rows, so a step has the same rows in the same order as with one process and b * W rows. A shorter last step is
+shared evenly (unless drop_last), so all processes make the same number of steps; at most W - 1 rows at an
+epoch's end are dropped. If batches are whole label batches, the unit is a label batch instead of a row and b
+is 1: process r takes label batch s * W + r in step s.
 
 Views are mixed with partners of their own label batch. A process that takes only some rows of a label batch
 also renders their partners: at most one per row, and none if b is a multiple of the label batch's size.

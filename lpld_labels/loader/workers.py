@@ -63,7 +63,7 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
     """The label batches of a pool, by task. Errors are returned, because DataLoader alters raised errors.
 
     store: the images; None: prepare labels only. buffers: number of buffers. Each is for the pixels of one
-    label batch, uint8 or, with MixUp, float32. shared: put them into shared memory. seed: draws fresh views.
+    label batch, uint8 or, with MixUp, float32. shared: put them into shared memory. seed: seeds fresh views.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ def apply_views(
 ) -> torch.Tensor:
     """Return the pixels of a label batch: [B, 3, H, W], channels-last, 0..255.
 
-    Order: shuffle patches, crop, resize, flip, cut out, mix. Pixels are not normalised; see `normalise`.
+    The steps are: shuffle patches, crop, resize, flip, cut out, mix. To normalise pixels, use `normalise`.
 
     dtype: float32, or uint8 for the same values in a quarter of the bytes (not with MixUp, whose
         values are not integers).

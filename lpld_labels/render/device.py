@@ -27,7 +27,7 @@ _ALIGNMENT = 16
 def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     """Copy CPU tensors to a device in one transfer. A copy to a GPU uses pinned memory and does not wait.
 
-    If the device is the CPU, return the tensors themselves. Otherwise they may be overwritten at once.
+    If the device is the CPU, return `tensors` themselves. Otherwise `tensors` may be overwritten at once.
     """
     if device.type == "cpu":
         return list(tensors)
@@ -80,7 +80,7 @@ class WeightTable:
         return [self._first, self._weights, self._shifts, self._halves]
 
     def resize(self, lines: torch.Tensor, sides: torch.Tensor, flips: torch.Tensor) -> torch.Tensor:
-        """Return dimension 1 of `lines`, uint8 [n, L, K], resized to `out`, and reversed where flips is 1.
+        """Resize dimension 1 of `lines`, uint8 [n, L, K], to `out` pixels. Reverse it where flips is 1.
 
         sides, flips: int64 [n]. sides: how many of the L lines each view has.
         """
