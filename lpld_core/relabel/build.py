@@ -89,7 +89,7 @@ class Build:
         device: str | None = None,
         image_progress: Progress | None = None,
     ) -> Build:
-        """Load a missing ensemble or table. Refuse invalid settings before writing. device: for the teachers."""
+        """Load a missing ensemble or table. Refuse invalid settings before writing. device: for teachers."""
         if settings.image_cache is not None:
             require_apart(settings.image_cache, images)
             require_apart(pool, settings.image_cache)
