@@ -66,7 +66,7 @@ def _local(word: str) -> str:
 
 
 def main() -> None:
-    """Run the command line. Library errors print one line. Exit codes: 1, usage error 2, Ctrl-C 130."""
+    """Run the command line. Library errors print one line. Exit codes: error 1, usage error 2, Ctrl-C 130."""
     _open_streams()
     code = _exit_code()
     # Only `train` runs in several processes, and it imports torch.

@@ -118,7 +118,7 @@ SPELLED: Mapping[str, tuple[str, ...]] = {
     "teachers": ("--teacher",),
     "weights": ("--teacher-weights",),
 }
-"""Option names of the fields for which the default, --name-of-the-field, is not used."""
+"""Option names of the fields whose option is not called --name-of-the-field."""
 
 
 def call_options(

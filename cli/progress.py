@@ -111,7 +111,7 @@ class ProgressLines(Progress):
             self._write(self._json(finished=False) if self._as_json else self._text(now))
 
     def finish(self) -> None:
-        """Write the last line: always as JSON, but as text only if an earlier line was written."""
+        """Write the last line. Text gets a last line only if an earlier line was written."""
         if self._as_json:
             self._write(self._json(finished=True))
         elif self._wrote:

@@ -28,7 +28,7 @@ _chosen = False
 
 
 class ReportOnce(click.Command):
-    """A command that torchrun starts in several processes: an error that all of them raise is shown once."""
+    """A command that torchrun runs in several processes. An error that all of them raise is shown once."""
 
     def make_context(self, *given: Any, **options: Any) -> click.Context:
         with _first_reports():

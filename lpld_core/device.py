@@ -38,7 +38,7 @@ def gradient_scaler(device: torch.device, amp: Precision) -> Any:
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return the tensor on a device; to a GPU, the copy is queued and the host does not wait."""
+    """Return the tensor on a device. The host does not wait for a copy to a GPU."""
     if device.type != "cuda":
         return tensor.to(device)  # MPS would queue the copy and not keep the original alive until then
     if tensor.device.type == "cpu" and torch.cuda.is_available():

@@ -44,7 +44,7 @@ SMALL = TeacherChoice(name="small-resnet10:width=16", weights=RANDOM_WEIGHTS, in
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Diagnosis(Result):
-    """Result of `doctor`. checks: finding of each check. failed: the check that failed, the last to run."""
+    """Result of `doctor`. checks: finding of each check. failed: the check that failed; none ran after it."""
 
     versions: dict[str, str | None]
     devices: dict[str, Any]
@@ -56,7 +56,7 @@ class Diagnosis(Result):
 
 @dataclass(kw_only=True)
 class Patient:
-    """The checks. Each returns what it found; a failed check raises. pool: None for a small new pool."""
+    """Runs the checks. A check returns its finding, or raises an error. pool: None for a small new pool."""
 
     pool: Location | None
     images: Location | None
@@ -65,7 +65,7 @@ class Patient:
     _speeds: dict[str, float] = field(default_factory=dict)
 
     def examine(self, progress: Progress) -> Diagnosis:
-        """Run checks until one fails, and measure if none does."""
+        """Run the checks until one fails. The last check measures the speed."""
         steps = (self.read, self.replay, self.labels, self.teacher, self.speed)
         checks: dict[str, str] = {}
         failed = None
@@ -161,7 +161,7 @@ class Patient:
 
 
 def _small_pool(folder: Path, settings: TrainSettings) -> Path:
-    """Label random images, and pack them into the pool."""
+    """Make a pool of labelled random images that contains its images."""
     draws = np.random.default_rng(0)
     for number in range(64):
         path = folder / f"images/class{number % 4}/{number}.png"

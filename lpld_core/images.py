@@ -152,7 +152,7 @@ def random_crops(
     ratio: tuple[float, float] = CROP_RATIO,
     count: int = 1,
 ) -> list[list[int]]:
-    """Draw crops (top, left, height, width). least: minimum area share. ratio: range of width / height."""
+    """Draw crops (top, left, height, width). least: minimum share of area. ratio: range of width / height."""
     augmentation = Augmentation(
         output_height=output[0],
         output_width=output[1],

@@ -31,7 +31,7 @@ def unfinished_beside(out: Path) -> Path:
 
 @contextlib.contextmanager
 def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
-    """Lock a directory; delete it on success or if empty. wait: wait for a held lock instead of raising."""
+    """Lock a directory; delete it on success, or if it is empty. wait: wait for the lock, do not raise."""
     refuse_links([directory])
     with contextlib.ExitStack() as stack:
         try:

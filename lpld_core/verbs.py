@@ -278,7 +278,7 @@ class TrainCall(Writes, TrainSettings, RunOptions, FromPool):
 
 
 def train_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return default settings: the preset's values, epochs by phases, and workers except on a CPU."""
+    """Return default settings: the preset's values, the sum of the phases' epochs, and workers for a GPU."""
     values = values_of(TrainSettings, preset_named(given.get("preset")).train)
     if given.get("phases"):
         values["epochs"] = sum(epochs for _, epochs in parse_phases(given["phases"]))

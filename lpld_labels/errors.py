@@ -48,7 +48,7 @@ _SECRETS = re.compile(r"(?<=://)[^/\s]*@|(?<=\?)[^\s'\"]+")
 
 
 def without_secrets(text: str) -> str:
-    """Remove passwords and query strings of addresses from a text."""
+    """Return a text after removing passwords and query strings from the addresses in it."""
     if "://" not in text:
         return text
     return _SECRETS.sub(lambda found: f"{_HIDDEN}@" if found[0].endswith("@") else _HIDDEN, text)

@@ -64,7 +64,7 @@ class ExecutorOptions:
     ] = None
 
     def require_shared(self, out: Location) -> None:
-        """Raise if `out` is an address and Ray workers have no shared directory to write to first."""
+        """Raise if Ray workers are to build a pool for upload to `out` and have no shared directory."""
         from lpld_labels.io.disk_cache import CACHE_VARIABLE
 
         if self.ray is not None and is_address(out) and not os.environ.get(CACHE_VARIABLE):

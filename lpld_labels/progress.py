@@ -42,7 +42,7 @@ ShowProgress = Callable[[int, int], None] | bool | None  # A function of (done, 
 
 
 def progress_of(show: ShowProgress) -> Progress:
-    """Return a `Progress` that calls a function, draws bars (True) or shows nothing."""
+    """Return a `Progress` that calls the function `show`, draws bars (True) or shows nothing."""
     if isinstance(show, Progress):
         return show
     if callable(show):

@@ -3,8 +3,8 @@
     epochs: Annotated[int, Setting("Passes over the images.", ge=1)] = 300
     warmup_from: Annotated[float, Setting("Rate to begin with.", option=False, ge=0, le=1)] = 0.01
 
-The command line makes an option of each of these fields (cli/options.py). `check_settings`, called by a
-dataclass's ``__post_init__``, refuses values outside of the range, or not among the choices of a ``Literal``.
+The command line makes an option of each of these fields (cli/options.py). A dataclass calls `check_settings`
+in ``__post_init__`` to refuse values outside of the range and values that a ``Literal`` does not list.
 `verb` makes a Python function that takes these fields as keywords.
 """
 
@@ -40,7 +40,7 @@ Defaults = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Setting:
-    """Help text of a field, and the range of its numbers. option: whether it is a command line option."""
+    """Help text and range of a field. option: whether the field is a command line option."""
 
     help: str = ""
     option: bool = True
@@ -121,13 +121,13 @@ def wrong_setting(name: str, expected: str, got: object) -> InvalidArgumentError
 
 
 def values_of(cls: type, call: object) -> dict[str, Any]:
-    """Return those attributes of `call` that have the name of a field of the dataclass `cls`, by name."""
+    """Return {name: attribute of `call`} for those fields of the dataclass `cls` that `call` has, too."""
     names = (entry.name for entry in fields(cls))
     return {name: getattr(call, name) for name in names if hasattr(call, name)}
 
 
 def part_of(cls: type[T], call: object, **other: Any) -> T:
-    """Make a `cls` from attributes of `call` named like fields of `cls`. other: values that replace these."""
+    """Make a `cls` whose fields are copied from `call`. other: fields to set to other values."""
     return cls(**values_of(cls, call) | other)
 
 
@@ -136,7 +136,7 @@ def verb(
 ) -> Callable[[Callable[[Call], R]], Callable[P, R]]:
     """Turn a function that takes the dataclass `call` into a function that takes the fields as arguments.
 
-    The new signature and docstring list all fields. defaults: maps given arguments to default values.
+    The new signature and docstring list all fields. defaults: returns default values for given arguments.
     """
     cls = cast("type", call)
     hints, usual = get_type_hints(cls), defaults({})

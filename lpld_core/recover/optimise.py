@@ -80,7 +80,7 @@ class LayerTarget:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnitLosses:
-    """Losses of each unit, float [units]: mean cross-entropy, and BatchNorm distance (not times alpha)."""
+    """Losses of each unit, float [units]: mean cross-entropy, and BatchNorm distance without factor alpha."""
 
     cross_entropy: Tensor
     batchnorm: Tensor

@@ -38,7 +38,7 @@ LastLosses = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunSummary(Result):
-    """Numbers of groups made by this run and kept from earlier runs. Losses: means over groups made."""
+    """How many groups this run made, and how many it kept. The losses are means over the groups it made."""
 
     made_groups: int
     kept_groups: int
@@ -77,7 +77,7 @@ def recover_images(
 ) -> RunSummary:
     """Make images and save them as an image folder; finished groups are skipped.
 
-    statistics: required if the settings ask for class statistics. real: image source of rded. Class names
+    statistics: required if the settings ask for class statistics. real: images for rded to crop. Class names
     come from `real` or else from `statistics`; without both, class directories are numbered.
     overwrite: delete the images of a different run. machine: device and threads of the executor's workers.
     """

@@ -25,7 +25,7 @@ _PASS_IMAGES = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """Images that share statistics and views. members: (class, number) pairs. key: seeds random draws."""
+    """Images that share statistics and views. members: (class, number) pairs. key: seed of random draws."""
 
     key: tuple[int, int]
     members: tuple[tuple[int, int], ...]

@@ -46,7 +46,7 @@ AS_BUILT = "run the command the pool was built with, choose another path, or rep
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BuildResult(Result):
-    """labelled: number of new batches. manifest: None if not published. cost: only of a dry run."""
+    """labelled: number of new batches. manifest: None if none is published. cost: None unless a dry run."""
 
     labelled: int
     manifest: Manifest | None
@@ -89,7 +89,7 @@ class Build:
         device: str | None = None,
         image_progress: Progress | None = None,
     ) -> Build:
-        """Load ensemble and table if None; refuse invalid settings before any write. device: of teachers."""
+        """Load a missing ensemble or table. Refuse invalid settings before writing. device: for teachers."""
         if settings.image_cache is not None:
             require_apart(settings.image_cache, images)
             require_apart(pool, settings.image_cache)

@@ -91,7 +91,7 @@ class TeacherLabels:
 
     @cached_property
     def _orders(self) -> SampledOrders | None:
-        """The orders in which the program named by `replayable_by` sampled images; None if it is not set."""
+        """The image orders of the program that `replayable_by` names; None if this setting is None."""
         return None if self.settings.replayable_by is None else SampledOrders(len(self.images.table))
 
     @cached_property

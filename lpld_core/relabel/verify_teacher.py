@@ -56,10 +56,10 @@ class RowDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherCheck:
-    """The result of comparing labels, which are logits or probabilities, as stored in the pool.
+    """The result of comparing labels as the pool stores them: as logits or as probabilities.
 
-    top1_agreement: share of rows with the same top class. near_ties: rows with different top classes whose
-    values are equal up to rounding. first_difference: the first row above tolerance, in key order.
+    top1_agreement: share of rows with the same top class. near_ties: number of rows in which the top classes
+    differ only by rounding. first_difference: the first row above tolerance, in key order.
     wrong_teachers: messages about teachers that differ from the teachers that the pool records.
     """
 

@@ -359,7 +359,7 @@ def statistics_of(
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateBound:
-    """required: number of batches until a moving average is stable. available: number in one pass."""
+    """required: number of batches until a moving average is stable. available: number of batches per pass."""
 
     required: int
     available: int

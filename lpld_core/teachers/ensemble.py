@@ -81,7 +81,7 @@ class Ensemble:
 
     @torch.inference_mode()
     def outputs(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return the same logits on the teachers' device, without waiting for them."""
+        """Return what `logits` returns, but on the teachers' device, without waiting for the result."""
         device = self.device
         pixels = to_device(pixels, device)
         with autocast(device, self.amp):

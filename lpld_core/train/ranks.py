@@ -60,7 +60,7 @@ class Ranks:
                 dist.broadcast(tensor, src=0)
 
     def parallel(self, model: nn.Module, *, unused: bool) -> DistributedDataParallel:
-        """Return the model with gradients averaged over processes. unused: whether some get no gradient."""
+        """Return a model that averages gradients over processes. unused: some parameters get no gradient."""
         place = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=place, find_unused_parameters=unused)
 
@@ -131,7 +131,7 @@ def lost_processes_reported() -> Iterator[None]:
 
 
 def threads_of_a_rank(threads: int | None) -> int:
-    """Return `threads`. If it is None: this machine's cores, divided among its processes."""
+    """Return `threads`, or if it is None, this process's share of the machine's cores."""
     processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1) if launched() else 1
     return threads or max(1, (os.cpu_count() or 1) // processes)
 

@@ -109,7 +109,7 @@ class TrainSettings:
             raise wrong_setting("phases", f"{self.epochs} epochs in all (--epochs)", self.phases)
 
     def deciding(self) -> dict[str, Any]:
-        """Return the settings that affect the result of a run. Of the device, only the type does."""
+        """Return the settings that affect the result of a run. The device is reduced to its type."""
         without = _DECIDES_NOTHING if self.phases else (*_DECIDES_NOTHING, "phases", "hard_smoothing")
         decided = {name: value for name, value in asdict(self).items() if name not in without}
         return {**decided, "device": self.device.partition(":")[0]}
@@ -127,7 +127,7 @@ _PHASE = re.compile("(soft|hard):([1-9][0-9]{0,8})")
 
 
 def parse_phases(phases: str) -> list[tuple[str, int]]:
-    """Return the labels, "soft" or "hard", and the number of epochs of each phase."""
+    """Return (labels, number of epochs) for each phase. Labels are "soft" or "hard"."""
     found = [_PHASE.fullmatch(part) for part in phases.split(",")]
     if None in found:
         raise wrong_setting("phases", "labels and epochs, such as soft:50,hard:200,soft:50", phases)
@@ -135,7 +135,7 @@ def parse_phases(phases: str) -> list[tuple[str, int]]:
 
 
 def labels_in(settings: TrainSettings, epoch: int) -> str:
-    """Return the labels of an epoch, "soft" or "hard"; after the last epoch, "soft"."""
+    """Return "soft" or "hard", the labels of an epoch. Epochs after the last phase are "soft"."""
     for labels, epochs in parse_phases(settings.phases) if settings.phases else ():
         if epoch < epochs:
             return labels

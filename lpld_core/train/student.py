@@ -35,7 +35,7 @@ from lpld_labels.render.images import check_images, find_images
 from lpld_labels.results import Result
 
 Watch = Callable[[EpochProgress, Accuracy | None, int], None]
-"""Called with the progress of the epoch, the last accuracy, and the epochs trained before it."""
+"""Called with the epoch's progress, the last accuracy, and the number of epochs before that accuracy."""
 
 SMALL_VIEWS_BELOW = 128
 

@@ -65,7 +65,7 @@ def train_teacher(
     validation: ValidationSet | None = None,
     progress: Progress | None = None,
 ) -> Accuracy | None:
-    """Train or resume, and save, unless `job.out` is finished; return the accuracy on `validation`."""
+    """Train (or resume) and save, unless `job.out` is finished. Return the accuracy on `validation`."""
     table = scan_image_folder(images_dir)
     classes = int(table.classes.max()) + 1
     if validation is not None:

@@ -60,7 +60,7 @@ class TrainingBatch(NamedTuple):
 
 
 class Trainer:
-    """Trains a network in its parameters' dtype. settings: must set mean and std. ranks: all processes."""
+    """Trains a network in its parameters' dtype. settings: must set mean and std. ranks: its processes."""
 
     def __init__(self, model: nn.Module, settings: TrainSettings, ranks: Ranks = ALONE) -> None:
         if settings.mean is None or settings.std is None:
@@ -98,7 +98,7 @@ class Trainer:
         begin: EpochProgress | None = None,
         after_step: Callable[[EpochProgress], None] | None = None,
     ) -> EpochProgress:
-        """Take one step per batch. steps: number in a full epoch. begin: progress before an interruption.
+        """Take one step per batch. steps: steps in a full epoch. begin: progress before an interruption.
 
         after_step: called when the loss has been read, which is after every step on a CPU. Raises
         ComputationError if the loss is not finite.
@@ -222,7 +222,7 @@ class Trainer:
 
 
 _SCALE = ("scale", "_growth_tracker")
-"""What changes in a gradient scaler's state."""
+"""The entries of a gradient scaler's state that change."""
 
 
 def _diverged(how: str) -> ComputationError:

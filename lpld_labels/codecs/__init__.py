@@ -47,7 +47,7 @@ def codec_named(spec: str, *, label_kind: str = "logits") -> Codec:
 
 
 def planned_codecs(*, fitted: bool) -> tuple[str, ...]:
-    """Return the names of `plan`'s default codecs: those that need fitting if `fitted`, else the others."""
+    """Return the names of the codecs that `plan` tries by default. fitted: whether they need fitting."""
     return tuple(name for name, kind in CODECS.items() if kind.planned and kind.fitted == fitted)
 
 

@@ -64,7 +64,7 @@ class RowGrid:
         return RowGrid(codes=np.clip(codes, 0, levels).astype(np.uint8), scale=scale, offset=offset)
 
     def check(self, *, bits: int, label_kind: str) -> None:
-        """Refuse non-finite values and negative probabilities. Decode codes only if a level is invalid."""
+        """Refuse non-finite values and negative probabilities. If all levels are valid, decode no codes."""
         scale, offset = self.scale.astype(np.float32), self.offset.astype(np.float32)
         if not (np.isfinite(scale).all() and np.isfinite(offset).all() and (scale >= 0).all()):
             raise PoolCorruptError(

@@ -48,7 +48,7 @@ def binary_cell(data: bytes) -> Array:
 
 
 def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """Split tensors at equal rows: pieces of the first have at most SERIAL_VALUES values. GPU: one piece."""
+    """Split tensors at the same rows. On a CPU, the first tensor's pieces have up to SERIAL_VALUES values."""
     import torch
 
     first = tensors[0]
@@ -103,7 +103,7 @@ class Codec(ABC):
         return {}
 
     def identity(self) -> bytes:
-        """Return as bytes the settings that canonical bytes depend on, for the content digest."""
+        """Return the settings that determine the canonical bytes. The content digest covers them."""
         return b""
 
     def require_fit(self, *, classes: int) -> None:  # noqa: B027 - most codecs fit any number of classes
@@ -122,8 +122,8 @@ class Codec(ABC):
     ) -> LabelArray:
         """Decode to [rows, classes]. The result may be a read-only view.
 
-        Refuse non-finite values and negative probabilities only if the check needs no pass over the labels.
-        Writers and `verify` always check.
+        Checks for non-finite values and negative probabilities are skipped if they need a pass over the
+        labels. Writers and `verify` always check.
         """
 
     def split(self, payload: Payload, *, rows: int, classes: int) -> Parts:
@@ -131,7 +131,7 @@ class Codec(ABC):
         return (self.decode(payload, rows=rows, classes=classes, dtype=self.native_dtype),)
 
     def join(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Return labels float32 [n, C] on the parts' device. parts: the same n rows of all `split` parts."""
+        """Return labels float32 [n, C] on the parts' device. parts: the same n rows of each `split` part."""
         import torch
 
         (labels,) = parts

@@ -134,7 +134,7 @@ def try_codec(
 
 
 def rebatched(blocks: Sequence[LabelArray], batch_size: int) -> list[LabelArray]:
-    """Split labels into full batches and drop the rest. Fewer than `batch_size` rows form one batch."""
+    """Split labels into full batches and drop the rest. If no batch is full, return one smaller batch."""
     labels = np.concatenate(list(blocks))
     size = min(batch_size, len(labels))
     return [labels[start : start + size] for start in range(0, len(labels) - size + 1, size)] if size else []

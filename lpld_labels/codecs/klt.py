@@ -77,7 +77,7 @@ _NPY_HEADER = re.compile(
 
 
 class Numbers(NamedTuple):
-    """integers: coefficients [B, L + 1] in steps. peaks: corrections of `classes` [B, m], 1/8 steps."""
+    """integers: coefficients [B, L + 1] in steps. peaks: corrections [B, m] of `classes` in 1/8 steps."""
 
     integers: npt.NDArray[Any]
     classes: IntArray
@@ -132,7 +132,7 @@ class KltCodec(Codec):
         return dict(self._tables.files)
 
     def identity(self) -> bytes:
-        """Return step, number of peaks, and a digest of basis and mean, which give the integers a meaning."""
+        """Return what gives the integers a meaning: step, number of peaks, and a digest of basis and mean."""
         return struct.pack("<dI", self.step, self.peaks) + self._tables.digest()
 
     def require_fit(self, *, classes: int) -> None:
@@ -205,7 +205,7 @@ class KltCodec(Codec):
         return np.ascontiguousarray(self._projection.T, np.float32)
 
     def _corrections(self, logits: FloatArray, integers: FloatArray, classes: IntArray) -> Doubles:
-        """Return integers [B, m] that correct the labels `classes` [B, m] and preserve the argmax."""
+        """Return integer corrections [B, m] for the labels of `classes` [B, m]. They preserve the argmax."""
         grid = self.step / PEAK_SHARE
         rows = np.arange(len(logits))
         places = classes.astype(np.intp)
@@ -255,7 +255,7 @@ class KltCodec(Codec):
         return converted(labels, dtype)
 
     def split(self, payload: Payload, *, rows: int, classes: int) -> Parts:
-        """Return coefficients [B, L + 1], classes int64 [B, m] of corrected labels, corrections [B, m]."""
+        """Return coefficients [B, L + 1], int64 classes [B, m] of corrected labels, corrections [B, m]."""
         coefficients, peak_classes, peaks = self._scaled(self._stored(payload, rows))
         # torch's scatter_add_ requires int64 indices.
         return coefficients, peak_classes.astype(np.int64), peaks

@@ -203,7 +203,7 @@ class KltFitter:
     def _just_within(
         self, excess: Callable[[KltCodec], float], peaks: int, near: float | None
     ) -> KltCodec | None:
-        """Return the codec with the largest excess <= 0, or None if even the finest step exceeds 0.
+        """Return the codec with the largest excess <= 0. Return None if the finest step's excess is above 0.
 
         excess: returns log(loss of a codec / allowed loss). It is nearly linear in log(step), so false
         position finds its root fast. near: a step that may be close to the solution, or None.
@@ -241,7 +241,7 @@ class KltFitter:
 
 
 def _entropy(integers: FloatArray) -> FloatArray:
-    """Return the empirical entropy in bits of each column [n, K] of integers."""
+    """Return the empirical entropy of each column in bits: float32 [K]. integers: [n, K]."""
     limit = 255
     codes = np.clip(integers, -limit, limit).astype(np.int64) + limit
     width = 2 * limit + 1

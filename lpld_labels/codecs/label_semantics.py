@@ -44,7 +44,7 @@ def as_logits(labels: Labels, kind: str) -> Labels:
 
 
 def as_finite_logits(labels: Labels, kind: str) -> Labels:
-    """Like `as_logits`, but 0 counts as SMALLEST. Not for softening: at T = 20, 0 gets 43 % of 1's weight."""
+    """Like `as_logits`, but raise 0 to SMALLEST. Never soften these: at T = 20, 0 gets 43 % of 1's weight."""
     if kind == "logits":
         return labels
     if isinstance(labels, np.ndarray):

@@ -47,7 +47,7 @@ class SparseLabels(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Entries in class order. rank: original order, int64 [B, k]; None if it was by descending value."""
+    """Entries in class order. rank: original order, int64 [B, k]; None if values were descending."""
 
     indices: IntArray
     values: LabelArray
@@ -129,7 +129,7 @@ class TopKCodec(Codec):
     def encode_sparse(
         self, values: LabelArray, indices: IntArray, tail: FloatArray | None, *, classes: int
     ) -> EncodedLabels:
-        """Encode imported entries in any order. With 16 or 32 bits, values are preserved bit for bit."""
+        """Encode imported entries and keep their order. With 16 or 32 bits, values are kept bit for bit."""
         self._check_k(classes)
         shape = (len(values), self.k)
         if values.shape != shape or indices.shape != shape:

@@ -36,7 +36,7 @@ class Worker(Protocol[Task_contra]):
     """Runs tasks one after the other."""
 
     def do(self, task: Task_contra, *, again: bool) -> Steps:
-        """Run a task; counts include units of earlier runs. again: a lost worker has begun the task."""
+        """Run a task. Yielded counts include units of earlier runs. again: a lost worker began the task."""
         ...
 
 
@@ -72,8 +72,8 @@ class Job(Generic[Task]):
     """Work split into tasks.
 
     start: creates a worker. tasks: the remaining tasks. name: returns a task's name for messages.
-    total: number of units, including finished ones. done: number finished earlier. where: output, for errors.
-    here: creates a worker in the caller's process; None to use `start`.
+    total: number of units, including finished ones. done: number of units that earlier runs finished.
+    where: output, named in errors. here: creates a worker in the caller's process; None to use `start`.
     """
 
     start: Start[Task]

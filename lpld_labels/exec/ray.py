@@ -300,7 +300,7 @@ class _WorkerGroup:
 class RayWorker:
     """A Ray actor that runs tasks of a job.
 
-    Two threads call it: `work` for the set-up and the tasks, `control` to query progress and to stop.
+    It has two threads: `work` runs the set-up and the tasks, `control` answers progress queries and stops.
 
     start: a list with Ray's reference to the job's `start`. Ray does not resolve references in lists.
     directory: the caller's working directory, for relative paths.

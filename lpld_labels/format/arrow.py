@@ -23,7 +23,7 @@ def filled(column: Column, value: float) -> Values:
 
 
 def list_offsets(lists: Array) -> npt.NDArray[np.int32]:
-    """Return the start of each of n lists in the flat values, then the end of the last: int32 [n + 1]."""
+    """Return the offsets of n lists in their flat values: n starts and the end of the last, int32 [n + 1]."""
     return np.asarray(cast("Any", lists).offsets.to_numpy())
 
 
@@ -49,7 +49,7 @@ def integers(column: Column | Array) -> list[int]:
 
 
 def raw_texts(column: Column | Array) -> list[bytes]:
-    """Return the values of a string column that has no nulls as bytes, which may be invalid UTF-8."""
+    """Return strings as bytes, which may be invalid UTF-8. column: a string column without nulls."""
     return binaries(cast("Any", column).cast(pa.binary()))
 
 

@@ -55,7 +55,7 @@ def views_digest(views: ViewBatch) -> bytes:
 
 
 def batch_digest(views: bytes, canonical: CanonicalBytes) -> bytes:
-    """Return a batch's 16-byte digest. views: 32-byte digest of its views. canonical: its label values."""
+    """Return a batch's 16-byte digest. views: 32-byte digest of the views. canonical: bytes of the labels."""
     state = hashlib.sha256(views)
     for part in canonical:
         state.update(part)
@@ -86,7 +86,10 @@ def _view_parts(views: ViewBatch) -> list[bytes | memoryview]:
 def pool_digest(
     header: PoolHeader, *, codec: str, identity: bytes, images: bytes, batches: Sequence[bytes]
 ) -> str:
-    """Return the hex digest. identity: Codec.identity. images: ImageTable.digest. batches: in key order."""
+    """Return a pool's content digest in hex.
+
+    identity: result of `Codec.identity`. images: digest of the image table. batches: digests in key order.
+    """
     augmentation = header.augmentation
     normalisations = [
         b"\0" if one.mean is None or one.std is None else struct.pack("<B6d", 1, *one.mean, *one.std)

@@ -159,7 +159,7 @@ def _largest_crop(
 
 
 def _draw_cutout(rng: np.random.Generator, rows: int, augmentation: Augmentation) -> CutOut | None:
-    """Draw a box per view. Its sides are cutout_fraction of the output's sides, clipped at the borders."""
+    """Draw a box per view. Before it is clipped, its sides are cutout_fraction of the output's sides."""
     fraction = augmentation.cutout_fraction
     if fraction is None:
         return None
@@ -186,7 +186,7 @@ def _draw_mix(
 
 
 def _draw_mix_box(rng: np.random.Generator, strength: float, augmentation: Augmentation) -> Box:
-    """Draw the CutMix box. Its sides are sqrt(1 - strength) of the output's sides, clipped at the borders."""
+    """Draw the CutMix box. Before it is clipped, its sides are sqrt(1 - strength) of the output's sides."""
     size = np.array([augmentation.output_height, augmentation.output_width])
     half = (size * math.sqrt(1.0 - strength)).astype(np.int64) // 2
     centre = _whole(rng.random(2), size)

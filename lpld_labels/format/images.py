@@ -60,7 +60,7 @@ class ImageTable:
         return len(self.paths)
 
     def digest(self) -> bytes:
-        """Return the 32-byte digest of all classes and image digests. A path replaces an unknown digest."""
+        """Return the 32-byte digest of all classes and image digests. If a digest is None, hash the path."""
         parts = [text_bytes("lpld-image-table"), struct.pack("<Q", len(self))]
         for label, digest, path in zip(self.classes.tolist(), self.digests, self.paths, strict=True):
             known = text_bytes(path) if digest is None else digest

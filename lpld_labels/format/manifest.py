@@ -187,7 +187,7 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Numbers of images in the image table, of epochs with at least one batch, of batches and of rows."""
+    """Numbers of images (in the image table), epochs (with at least one batch), batches and rows."""
 
     images: Annotated[int, msgspec.Meta(ge=0, le=limits.MAX_IMAGES)]
     epochs: Rows
@@ -198,7 +198,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """minimum, median, maximum: views of an image (no mix partners). images, classes: number with views."""
+    """How many views an image has (mix partners do not count), and how many images and classes have views."""
 
     minimum: Count
     median: float
@@ -242,7 +242,7 @@ def _file_problems(files: Sequence[FileEntry], *, drawn: bool) -> Iterator[Probl
 def _count_problems(
     counts: Counts, files: Sequence[FileEntry], *, drawn: bool, batch_size: int
 ) -> Iterator[Problem]:
-    """Compare counts with the rows and bytes stated for the files, before any file is opened."""
+    """Compare `counts` with the rows and bytes in the entries of files. No file is opened."""
     rows: dict[str, int] = dict.fromkeys(FILE_ROLES, 0)
     size: dict[str, int] = dict.fromkeys(FILE_ROLES, 0)
     for entry in files:
@@ -395,7 +395,7 @@ def ensemble_rule(words: str | None) -> EnsembleRule | None:
 
 
 def require_normalisation(mean: Sequence[float], std: Sequence[float], *, where: object = "") -> None:
-    """Refuse a mean or std that is not three finite numbers, and a std with a number that is not above 0."""
+    """Require that mean and std are three finite numbers each, and that the numbers in std are above 0."""
     for name, values, expected in (
         ("mean", mean, "3 finite numbers"),
         ("std", std, "3 finite numbers above 0"),

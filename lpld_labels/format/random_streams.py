@@ -1,7 +1,7 @@
 """Stateless randomness: every draw depends only on a seed and a key such as (epoch, batch).
 
 `batch_ranks` gives each batch a 64-bit rank. Random pruning keeps the lowest ranks, so a smaller selection
-is part of a larger one, and `build` knows which batches will remain. `Stream` keeps uses of a seed apart.
+is part of a larger one, and `build` knows which batches will remain. Each `Stream` has its own keys.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 class Stream(IntEnum):
-    """The purpose of random draws: the first number in the key of their generator.
+    """The first number in the key of a random generator. It tells what the generator is for.
 
-    Views of a pool have no such number: their keys are (epoch) and (epoch, batch). The large values exceed
-    any realistic number of epochs. Changing a value would change images, orders and views.
+    A generator for views of a pool has no such number: its key is (epoch) or (epoch, batch). The large values
+    exceed any realistic number of epochs. Changing a value would change images, orders and views.
     """
 
     RECOVERY_VIEWS = 1  # (two numbers of the unit's key, iteration): crop, flip and roll of recovered images.

@@ -189,7 +189,7 @@ def _checked_key(key: Sequence[int]) -> BatchKey:
 
 
 def _integers(field: str, array: object, shape: tuple[int, ...] | None, key: BatchKey) -> IntArray:
-    """Validate integers from 0 to MAX_INDEX of the given shape (None: any); return them as int32."""
+    """Return an array as int32 after checking its shape and range (0 to MAX_INDEX). shape: None for any."""
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
         raise _bad(key, field, "an integer array", getattr(array, "dtype", type(array).__name__))
     if shape is not None and array.shape != shape:

@@ -137,7 +137,7 @@ def _integer(text: str) -> int:
 
 
 def convert(document: object, kind: type[T], *, where: str, all_known: bool = False) -> T:
-    """Convert JSON to `kind`; refuse wrong, missing or unknown fields. all_known: even ignorable ones."""
+    """Convert JSON to `kind`; refuse wrong, missing or unknown fields. all_known: no field is ignorable."""
     if not isinstance(document, Mapping):
         raise field_error("", "an object", document, where=where)
     try:
@@ -153,7 +153,7 @@ def convert(document: object, kind: type[T], *, where: str, all_known: bool = Fa
 
 
 def _compare_fields(document: Any, record: Any, path: str, where: str, *, all_known: bool) -> None:
-    """Refuse missing fields, and unknown fields that are not ignorable (all_known: all unknown fields)."""
+    """Refuse missing and unknown fields. all_known: refuse unknown fields even if they are ignorable."""
     if not isinstance(record, dict):
         for number, value in enumerate(record):
             if isinstance(value, (dict, list, tuple)):

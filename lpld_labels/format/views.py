@@ -59,7 +59,7 @@ def _array(name: str, values: npt.NDArray[Any], null: npt.NDArray[np.bool_] | No
 def _nullable(
     names: tuple[str, ...], parts: Sequence[npt.NDArray[Any] | None], rows: Sequence[int]
 ) -> dict[str, arrow.Array]:
-    """Return n columns. parts: per batch [B, n], or [1, n] to repeat for all rows, or None for nulls."""
+    """Return n columns. parts: one array [B, n] per batch, or [1, n] to repeat its row, or None for nulls."""
     given = [(part, count) for part, count in zip(parts, rows, strict=True) if part is not None]
     if not given:
         return {name: _nulls(name, sum(rows)) for name in names}
@@ -161,7 +161,7 @@ def _trusted(kind: type[T], values: dict[str, Any]) -> T:
 
 
 class ViewConstraints(NamedTuple):
-    """The values that views are validated against. Views stay valid in a pool with equal constraints."""
+    """The values that views are validated against. Views stay valid in other pools with equal values."""
 
     augmentation: Augmentation
     sizes: bytes

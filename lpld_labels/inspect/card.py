@@ -35,7 +35,7 @@ def card_text(
     classes: Sequence[str] | None = None,
     recipe: Sequence[str] = (),
 ) -> str:
-    """Return the card of a pool. licence: name on Hugging Face. recipe: commands that make the pool."""
+    """Return a pool's card. licence: its identifier on Hugging Face. recipe: commands that make the pool."""
     if not is_text(name):
         raise InvalidArgumentError(
             "invalid pool name", expected="valid UTF-8", got=repr(name), hint="give a different name (--name)"

@@ -281,7 +281,7 @@ def _table(files: PoolFiles, entry: FileEntry, columns: pa.Schema) -> Iterator[s
 
 
 def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
-    """Yield the problem of the first batch whose views contradict index or image table or break a rule."""
+    """Yield the problem of the first batch with views that are invalid or contradict index or image table."""
     for number in numbers:
         try:
             # Constructing the record again validates it by all rules for writers.
@@ -351,7 +351,7 @@ def _label_problems(pool: PoolReader, numbers: list[int], *, digests: bool) -> I
 def _manifest_problems(
     pool: PoolReader, components: dict[schema.Component, int], counted: npt.NDArray[np.int64]
 ) -> Iterator[str]:
-    """Yield a problem for each wrong total in the manifest. counted: number of views found of each image."""
+    """Yield a problem for each wrong total in the manifest. counted: how many views of each image exist."""
     manifest = pool.manifest
     facts = {
         "content_digest": (manifest.content_digest, pool.digest_of(pool.index.digests())),

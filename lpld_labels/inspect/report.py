@@ -70,7 +70,7 @@ def make_report(
     recipe: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
-    """Make a report from manifest, index and sampled labels. images: image folder, if not in the pool."""
+    """Make a report from manifest, index and sampled labels. images: folder; None: images in the pool."""
     facts = gather_facts(pool)
     source = packed_images(pool) if images is None else find_images(pool, images)
     sample = take_sample(pool, progress=progress)
@@ -462,7 +462,7 @@ def histogram(
     counted: str,
     whole: bool = False,
 ) -> Chart:
-    """Return a histogram. counts: [n]. edges: [n + 1]. whole: values are integers below the upper edge."""
+    """Return a histogram. counts: [n]. edges: [n + 1]. whole: bars count integers below their upper edge."""
     across = Scale(low=edges[0], high=edges[-1], start=_LEFT, end=WIDTH - _RIGHT)
     up = scale(counts, _FLOOR, _TOP)
     ticks = [(value, value) for value in across.ticks(4)]
@@ -502,7 +502,7 @@ def histogram(
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Maps the values low to high linearly to start to end."""
+    """Maps values linearly: `low` to `start` and `high` to `end`. Clamps values beyond these."""
 
     low: float
     high: float

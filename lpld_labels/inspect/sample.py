@@ -54,7 +54,7 @@ class PoolFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """Statistics of sampled labels. whole: has all batches. rows: see `row_type`. unreadable: errors."""
+    """Statistics of labels. whole: whether all batches are read. rows: see `row_type`. unreadable: errors."""
 
     keys: Sequence[BatchKey]
     whole: bool
@@ -139,7 +139,7 @@ def choose_batches(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchKey]
 
 
 def probabilities(labels: LabelArray, kind: str, temperature: float = 1.0) -> Doubles:
-    """Return labels [B, C] as probabilities at a temperature: float64 [B, C]. Rows not finite become NaN."""
+    """Return labels [B, C] as float64 probabilities at a temperature. Rows that are not finite become NaN."""
     values = np.asarray(labels, np.float32)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         weights = softened(values, kind, temperature).astype(np.float64)

@@ -1,6 +1,6 @@
 """Export a pool as the label folder of another program, which reads it with plain `torch.load`.
 
-Files are written beside the folder and moved into place at the end. The same call resumes an interrupted one.
+Files are written beside the folder and moved into place at the end. Repeat the call to resume an export.
 
 Trainers hard-code view sizes, normalisation, resize filter and image order. So a student may see other
 pixels than the teacher, even if the folder is correct. A `Claim` says whether a trainer replays all views.
@@ -354,7 +354,7 @@ TRAINERS: Mapping[str, Sequence[Trainer]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Whether a program, called with this option, replays all labelled views. why: problems and options."""
+    """Whether a program with this option replays all labelled views. why: problems, and options it needs."""
 
     program: str
     option: str

@@ -27,7 +27,7 @@ from lpld_labels.pool.shard import EncodedBatch, Skipped
 _SUM_TOLERANCE = 0.01  # For rounding to float16.
 _FREE_EPOCHS = 1000
 _EPOCHS_PER_FOLDER = 16
-"""Epoch numbers must be below _FREE_EPOCHS plus this number for each epoch that has files."""
+"""Epoch numbers must be below _FREE_EPOCHS + _EPOCHS_PER_FOLDER x (number of epochs that have files)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,7 +100,7 @@ class BatchFiles:
         return Skipped(place, error.problem)
 
     def _saved(self, file: str, keys: Sequence[BatchKey]) -> list[object]:
-        """Return what a file holds of each batch, all of which are in it."""
+        """Return the saved contents of each batch. All of these batches are in `file`."""
         saved = read_batches(self.root / file, self.layout.file)
         if "{batch}" in self.layout.file:
             return saved
@@ -240,7 +240,7 @@ def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
 
 
 def _require_expressible(request: Request) -> None:
-    """Refuse images and row weights that a pool cannot express as the layout's program means them."""
+    """Refuse non-square images if the layout needs square ones, and row weights unless they are dropped."""
     layout, notes, options = request.layout, request.notes, request.options
     images = request.images
     if layout.square and (uneven := np.flatnonzero(images.heights != images.widths)).size:
@@ -263,7 +263,7 @@ def _require_expressible(request: Request) -> None:
 
 
 def _rounds_down(request: Request, sample: BatchFile) -> bool:
-    """Whether to round crops down (see `crops_in_pixels`). Notes what is assumed of crops."""
+    """Return whether to round crops down (see `crops_in_pixels`). Add notes on the crops to the report."""
     layout, images, notes = request.layout, request.images, request.notes
     largest = max(int(images.heights.max()), int(images.widths.max()))
     if largest > exact_sizes(sample.coords.dtype):
@@ -419,7 +419,7 @@ _CERTAIN = 5.0  # A correlation this many standard errors above zero is not chan
 
 
 class _Agreement(NamedTuple):
-    """How strongly labels of the same image correlate, if image ids have a given order."""
+    """Correlation of labels of the same image, if image ids have a given order. error: standard error."""
 
     mean: float
     error: float
@@ -457,7 +457,7 @@ def _chosen_era(request: Request, batch_size: int) -> Era:
 
 
 def _agreement_by_era(request: Request, batch_size: int) -> dict[Era, _Agreement]:
-    """Return how well epochs 0 and 1 agree by PyTorch version (see ERAS); {} if there are too few pairs."""
+    """Return the agreement of epochs 0 and 1 for each PyTorch version (see ERAS); {} if pairs are too few."""
     images = len(request.images)
     # m rows of each epoch have m * m / images images in common, on average.
     batches = math.ceil(math.sqrt(_WANTED_PAIRS * images) / batch_size)
@@ -482,8 +482,8 @@ def _directions(
 ) -> tuple[npt.NDArray[np.float32], IntArray] | None:
     """Return the label directions and image positions of up to `batches` batches of an epoch.
 
-    Directions: float32 [n, C], labels minus row and column means, with rows scaled to length 1. Positions:
-    int32 [n], of the image with the greater weight in each view; they count the images of an epoch from 0.
+    Directions: float32 [n, C], labels minus row and column means, with rows scaled to length 1.
+    Positions: int32 [n], place in the epoch, from 0, of the image with the greater weight in each view.
     """
     labels: list[npt.NDArray[np.float32]] = []
     places: list[IntArray] = []

@@ -1,4 +1,4 @@
-"""Determine header and codec of an imported pool from options, data and assumptions, which are reported."""
+"""Determine an imported pool's header and codec from options, data and assumptions. Add notes on them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def batch_target(request: Request, sample: BatchFile, batch_size: int) -> Target
 
 
 def _exported_header(request: Request, sample: BatchFile, batch_size: int) -> PoolHeader | None:
-    """Return the header beside the labels of an export; None if there is none or options replace it."""
+    """Return the header that an export wrote beside its labels; None if missing or replaced by options."""
     path, given = request.folder.root / HEADER_FILE, request.options
     replaced = (given.classes, given.output_size, given.resize, given.mean, given.ensemble, given.teachers)
     exported = bool(request.layout.ids_file) and request.layout.label_kind == "logits"
@@ -176,8 +176,8 @@ def _classes(request: Request, sample: BatchFile) -> int:
 def likely_classes(request: Request, highest: int) -> int:
     """Guess the number of classes of a top-k folder whose largest class number is `highest`.
 
-    If there are more than `highest` class folders, it is their number. Otherwise it is the smallest number of
-    classes above `highest` that a published program uses.
+    The guess is the number of class folders if that is above `highest`. Otherwise it is the smallest class
+    count above `highest` among the published programs.
     """
     folders = request.class_folders
     counts = sorted(request.layout.programs)

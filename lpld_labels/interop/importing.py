@@ -381,7 +381,7 @@ def import_labels(
 
 
 def _layout_of(folder: LabelFolder, name: str) -> Layout:
-    """Return the layout with this name or of this program. auto: detect it from file names and one file."""
+    """Return the layout of this name or program. "auto" detects the layout from file names and one file."""
     name = SAME_LAYOUT.get(name, name)
     if name in LAYOUTS:
         return LAYOUTS[name]

@@ -24,7 +24,7 @@ Triple = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Per-channel mean and std of pixels scaled to 0..1. owner: such as "ImageNet's", for messages."""
+    """Per-channel mean and std of pixels scaled to 0..1. owner: their origin for messages ("ImageNet's")."""
 
     owner: str
     mean: Triple
@@ -63,8 +63,8 @@ Ids = Literal["sampler", "epoch lists", "batch lists", "items"]
 class Layout:
     """The label folder of a program.
 
-    file: path template of a batch file; without {epoch} if batch numbers continue across epochs, without
-        {batch} if a file holds the batches of an epoch. Empty if there is a file per image.
+    file: path template of a batch file. It lacks {epoch} if batch numbers continue across epochs. It lacks
+        {batch} if a file holds the batches of an epoch. It is empty if there is a file per image.
     items: items of the list in a batch file (batch_file.py).
     ids: where image ids come from: a seeded sampler, one file (ids_file) of lists, or the items.
     several_teachers: whether labels combine the logits of several teachers.
@@ -215,14 +215,14 @@ FKD = Layout(
 LAYOUTS: Mapping[str, Layout] = {
     layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, EDC, WMDD, HALD, FKD)
 }
-"""Layouts by name, in the order of detection. LPLD comes first: SRe2L only lacks the file of ids."""
+"""Layouts by name, in the order of detection. LPLD is before SRe2L, which is LPLD without the file of ids."""
 SAME_LAYOUT: Mapping[str, str] = {
     **dict.fromkeys(("cda", "cudd", "cv-dd", "fadrm"), SRE2L.name),
     "prism": GVBSM.name,
 }
 """Other programs -> the layout that they write."""
 HEADER_FILE = "lpld-labels.json"
-"""Header of an exported pool. Layouts without `ids_file` lack it: their trainers count all files."""
+"""Name of an exported pool's header file. Layouts without `ids_file` lack it: their trainers count files."""
 SIDE_FILES = frozenset({HEADER_FILE, *(layout.ids_file for layout in LAYOUTS.values() if layout.ids_file)})
 
 _IMAGE_SUFFIX = ".tar"
@@ -254,7 +254,7 @@ class LabelFolder:
     unknown: tuple[str, ...]
 
     def files(self, layout: Layout) -> list[Path]:
-        """Return a layout's files by batch, then epoch. Short batches, at the ends of epochs, come late."""
+        """Return a layout's files, sorted by batch, then epoch. So short last batches of epochs come late."""
         if not layout.file:
             return list(self.by_image.values())
         batches = self.batches[layout.file]

@@ -38,8 +38,8 @@ MAX_FILE_BYTES = 1 << 31  # A batch of 1024 rows of 10,450 float32 labels is 43 
 class Limits(NamedTuple):
     """Upper limits for one file.
 
-    members: of the zip. instructions: opcodes of the pickle. values: in the pickle; a list counts each time
-    it is referenced, an array as one value.
+    members: files in the zip. instructions: opcodes in the pickle. values: values in the pickle. A list
+    counts each time it is referenced. An array counts as one value.
     """
 
     members: int
@@ -50,9 +50,9 @@ class Limits(NamedTuple):
 MAX_MEMBERS, MAX_INSTRUCTIONS, MAX_VALUES = ONE_BATCH = Limits(1000, 200_000, 100_000)
 """Label files have about ten members and a few hundred instructions."""
 ONE_EPOCH = Limits(1 << 16, 1_500_000, 1_000_000)
-"""ImageNet-1K, 50 images per class in batches of 16: 12,500 members and 570,000 instructions."""
+"""ImageNet-1K with 50 images per class in batches of 16 needs 12,500 members and 570,000 instructions."""
 ID_LISTS = Limits(1000, 1 << 22, 1 << 22)
-"""An instruction per image id."""
+"""A file has about one instruction per image id."""
 MAX_DEPTH = 8  # Nesting of lists. Label files need two levels.
 MAX_DIMENSIONS = 8
 _SHOWN = 200  # Characters of a name shown in errors.
@@ -85,7 +85,7 @@ _LIST_INSTRUCTIONS = frozenset(
     {"PROTO", "FRAME", "STOP", "MARK", "EMPTY_DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "APPEND", "APPENDS"}
     | {"BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
 )
-"""For a dictionary of lists. Without large numbers and tuples, no keys can be made to collide."""
+"""Opcodes of a dictionary of lists. Keys cannot be made to collide: no large numbers or tuples."""
 
 
 def read_id_lists(path: Path) -> dict[str, list[int]]:

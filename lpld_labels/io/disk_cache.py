@@ -33,7 +33,7 @@ def cache_folder() -> Path:
 
 
 class DiskCache:
-    """Files in a directory; the oldest are evicted first. Picklable; processes and threads may share a cache.
+    """Files in a directory; the oldest are evicted first. Picklable. Processes and threads may share it.
 
     limit: maximum total size of all entries in bytes, not counting files that are still being written.
     """

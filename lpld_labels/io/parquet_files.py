@@ -112,7 +112,7 @@ def column_chunks(footer: bytes) -> Iterator[tuple[str, int]]:
 def component_bytes(
     chunks: Iterable[tuple[str, int]], size: int, owners: Mapping[str, Component]
 ) -> dict[Component, int]:
-    """Sum a file's bytes per component. chunks: (column, bytes) pairs. Other bytes count as container."""
+    """Sum a file's bytes per component. size: file size. Bytes outside of `chunks` count as container."""
     components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
     for name, weight in chunks:
         components[owners.get(name, "container")] += weight

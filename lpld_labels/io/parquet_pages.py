@@ -86,7 +86,7 @@ def check_crc(page: Page, body: memoryview, where: str) -> None:
 
 
 def _read_struct(data: bytes, at: int, fields: dict[int, int], above: int = 0) -> int:
-    """Read a Thrift compact struct into `fields`; return its end. Field n of struct m has key 16 * m + n."""
+    """Read a Thrift struct; return the offset of its end. Field n of struct m is fields[16 * m + n]."""
     number = above
     while byte := data[at]:
         kind = byte & 0x0F

@@ -189,7 +189,7 @@ class CutFile:
     stop: int
 
     def blocks(self, size: int) -> npt.NDArray[np.int64]:
-        """Group parts into blocks of at most `size` bytes, or one larger part. Return the blocks' offsets."""
+        """Group parts into blocks of up to `size` bytes; a larger part is one block. Return block offsets."""
         if not len(self.starts):
             return np.array([0, self.stop], np.int64)
         chosen = [int(self.starts[0])]
@@ -292,7 +292,7 @@ class _Blocks:
         return Range(path, int(cuts[number]), int(cuts[number + 1]))
 
     def of(self, ranges: Iterable[Range], *, once: bool) -> Iterator[Range]:
-        """Yield the block of each range. once: yield no block twice, and stop after yielding all blocks."""
+        """Yield the block of each range. once: never repeat a block, and stop after the last new one."""
         count = sum(len(cuts) - 1 for cuts in self._cuts.values())
         seen: set[Range] = set()
         for one in ranges:

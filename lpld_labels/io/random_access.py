@@ -1,6 +1,6 @@
 """Random access to local and remote files.
 
-Local files must be regular files: a pipe or a device could block forever or fill the memory. They are read,
+Local files must be regular files: a pipe or a device could block forever or fill the memory. Files are read,
 not memory-mapped: truncating a mapped file kills its readers, and mapping is slower than reading a row group.
 """
 

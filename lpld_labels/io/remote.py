@@ -51,7 +51,8 @@ class PreconditionError(StoreError):
 class RemoteStore:
     """The files below an address. Picklable, fork-safe and thread-safe. timeout: longest wait in seconds.
 
-    shown: address without secrets. conditional, lists: whether the store has conditional writes, listings.
+    shown: address without secrets. conditional: whether writes can be conditional. lists: whether files can
+    be listed.
     """
 
     def __init__(self, address: str) -> None:
@@ -139,7 +140,7 @@ class RemoteStore:
                 raise
 
     def create(self, path: str, data: bytes, *, digest: str | None = None) -> None:
-        """Write a new file. Raises PreconditionError if the file exists. Only S3 is safe from races."""
+        """Write a new file. Raises PreconditionError if the file exists. Atomic on S3 only."""
         if not self.conditional:
             self.require_writable()
             if self._do(path, lambda client, place: bool(client.system.exists(place))):
@@ -293,7 +294,7 @@ def _parts(pieces: Iterable[bytes | pa.Buffer], size: int) -> Iterator[bytes]:
 class Client:
     """A client of a store. system: an fsspec file system or `HttpFiles`.
 
-    Byte ranges of s3:// files are read through signed URLs: a third of the overhead of fsspec's client.
+    Byte ranges of s3:// files are read through signed URLs. This has a third of the overhead of fsspec.
     """
 
     def __init__(self, address: str, scheme: str, timeout: float) -> None:

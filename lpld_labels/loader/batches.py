@@ -1,4 +1,4 @@
-"""The batches that loaders yield, and their making: slice label batches, normalise pixels, decode labels."""
+"""Make the batches that loaders yield: slice label batches, normalise pixels, decode labels."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class UndecodedBatch:
 
 
 class Rows(NamedTuple):
-    """A label batch on the training device, before it is cut. facts: PoolBatch fields after `labels`."""
+    """A label batch on the training device. facts: the PoolBatch fields that follow `labels`."""
 
     pixels: torch.Tensor
     parts: tuple[torch.Tensor, ...]
@@ -107,7 +107,7 @@ class BatchMaker:
             self._ahead = SideStream(self.device, [] if self.replay is None else self.replay.tensors())
 
     def make(self, rows: int | None, epoch: int) -> PoolBatch:
-        """Return a batch of the next `rows` rows, or, if None, of all rows left in a label batch."""
+        """Return a batch of the next `rows` rows. rows: None for all rows left in the label batch."""
         if rows is None:
             rows = len(self._left().pixels) - self._start
         images = self._empty_images(rows)
@@ -189,7 +189,7 @@ class BatchMaker:
 class SideStream:
     """Prepares the next label batch on a separate CUDA stream while the trainer uses the current one.
 
-    used: tensors that this needs. If they are freed, their memory is not reused while the stream works.
+    used: tensors that the stream reads. If they are freed, their memory is not reused while the stream works.
     """
 
     def __init__(self, device: torch.device, used: Sequence[torch.Tensor]) -> None:
@@ -249,7 +249,7 @@ class BufferPool:
 
 
 def view_facts(views: ViewBatch, slots: Integers, classes: Integers) -> tuple[torch.Tensor, ...]:
-    """Return the fields of a PoolBatch after `labels`. views: those of `slots`, then their mix partners."""
+    """Return the PoolBatch fields that follow `labels`. views: views at `slots`, then their mix partners."""
     targets, rows = classes[views.images], len(slots)
     partners = targets if views.mix is None else targets[views.mix.partner]
     keys = np.empty((rows, 3), np.int64)

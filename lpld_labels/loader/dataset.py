@@ -30,11 +30,11 @@ class PoolDataset(Dataset[PoolBatch]):
 
     An item is a `PoolBatch` without its first dimension: images [3, H, W], labels [C], keys [3], and scalars.
     DataLoader's default collation stacks items to `PoolBatch`es. Items are bit for bit the rows that
-    `pool_loader` yields with whole label batches. A label batch is decoded as a whole, and the last ones are
-    kept, so items are fast if neighbours are requested together.
+    `pool_loader` yields with whole label batches. A label batch is decoded as a whole, and the last few stay
+    in memory. So access is fast if neighbours are requested together.
 
-    epochs, classes: use only views of these stored epochs and of images of these classes. None: all. For the
-    other parameters, see `pool_loader`.
+    epochs: use only views of these stored epochs. classes: use only views of images of these classes. None:
+    use all. For the other parameters, see `pool_loader`.
     """
 
     def __init__(

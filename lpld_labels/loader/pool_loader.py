@@ -77,7 +77,7 @@ def pool_loader(
     pool: the pool's path or address, or a `PoolReader`.
     images_dir: the labelled image folder; None for a pool that carries its images.
     batch_size: rows per batch and process, any number. Views are mixed within their label batch and cut
-        into batches afterwards, so pixels and labels do not depend on it. None: whole label batches.
+        into batches afterwards, so pixels and labels stay the same. None: whole label batches.
     drop_last: leave out a last batch of fewer rows than `batch_size`.
     equal_epochs: leave out incomplete label batches, so that all epochs have the same length; for trainers
         that read the length once (Lightning, Hugging Face's Trainer).
@@ -97,13 +97,13 @@ def pool_loader(
         dictionaries that Hugging Face's Trainer takes.
     device: where to normalise, decode labels and return tensors. By default the CPU, or Accelerate's device
         after `accelerator.prepare`.
-    replay: where views are rendered, with equal pixels. "cpu": by the workers. "device": on the device, from
-        decoded images that stay there; workers only read labels. "auto": on the device if it is a CUDA GPU
-        and the images fit.
-    device_bytes: maximum size of decoded images on the device; by default half of a GPU's free memory. For
-        larger sets, "device" keeps them in pinned memory and copies those of each label batch.
+    replay: where views are rendered; pixels are the same. "cpu": by the workers. "device": on the device,
+        from decoded images that stay there; workers only read labels. "auto": on the device if it is a CUDA
+        GPU and the images fit.
+    device_bytes: maximum size of decoded images on the device; by default half of a GPU's free memory. If
+        they are larger, "device" keeps them in pinned memory and copies the images of each label batch.
     pin_memory: yield images in pinned memory (without `device`).
-    rank, world_size: number of this process and of all processes; by default those of torch.distributed when
+    rank, world_size: number of this process, and count of processes; by default torch.distributed's when
         an iteration starts. In each step, all ranks together get the rows that a single process would get
         with batches of `batch_size * world_size` rows. Ranks get equal shares; at most `world_size - 1` rows
         at an epoch's end are dropped. Tensor-parallel ranks, which need the same rows, pass the same rank.
@@ -196,9 +196,9 @@ def label_loader(
 ) -> PoolLoader:
     """Open a pool without its images; return a `torch.utils.data.DataLoader` of `UndecodedBatch`es.
 
-    For trainers with their own image pipeline. An item is a whole label batch, because its views are mixed
-    with each other. Ranks take batches in turn; up to world_size - 1 batches at an epoch's end are dropped.
-    See `pool_loader` for the parameters.
+    Use it in trainers with their own image pipeline. An item is a whole label batch, because its views are
+    mixed with each other. Ranks take batches in turn; up to world_size - 1 batches at an epoch's end are
+    dropped. See `pool_loader` for the parameters.
     """
     made = partial(label_loader, **locals())
     processes = _check_processes(rank, world_size, num_workers, prefetch_factor)
@@ -255,7 +255,7 @@ def _is_hard(labels: str | Callable[[int], str], epoch: int) -> bool:
 
 
 def _require_hard_labels(pool: PoolReader, labels: str | Callable[[int], str]) -> None:
-    """Refuse unknown labels, and a pool that lacks what hard ones require."""
+    """Refuse an unknown value of `labels`, and a pool that cannot provide hard labels."""
     _is_hard(labels, 0)
     require_true_classes(pool)
     how = pool.header.augmentation
@@ -268,7 +268,7 @@ def _require_hard_labels(pool: PoolReader, labels: str | Callable[[int], str]) -
 
 
 def require_true_classes(pool: PoolReader) -> None:
-    """Refuse a pool whose images are not divided into the classes of its labels."""
+    """Refuse a pool whose images and labels differ in their number of classes."""
     found = int(pool.images.classes.max()) + 1
     if found != pool.classes:
         raise InvalidArgumentError(
@@ -380,8 +380,8 @@ class PoolLoader(DataLoader[Any]):
     """A DataLoader made by `pool_loader` or `label_loader`.
 
     Only one iteration runs at a time: a new one ends the previous one. The attribute `num_workers` is 0,
-    because `dataset` has the workers. `state_dict` and `load_state_dict` work like those of torchdata's
-    StatefulDataLoader, so Lightning and Accelerate put them into their checkpoints.
+    because `dataset` runs the workers. `state_dict` and `load_state_dict` work like those of torchdata's
+    StatefulDataLoader, so Lightning and Accelerate save the state in their checkpoints.
     """
 
     dataset: TrainingSteps
@@ -419,8 +419,8 @@ class PoolLoader(DataLoader[Any]):
     def __len__(self) -> int:
         """Number of batches this process yields in the current epoch.
 
-        After resuming with a different number of processes, this is at least steps done plus steps left,
-        because trainers count on from their checkpoint and stop at this number.
+        After resuming with a different number of processes, this is at least steps done plus steps left:
+        trainers continue to count from the steps in their checkpoint, and stop at this number.
         """
         at, schedule = self.dataset.position, self.dataset.schedule
         processes = self.dataset.processes()
@@ -451,7 +451,8 @@ class PoolLoader(DataLoader[Any]):
     def evaluation_transform(self) -> Callable[[Image], torch.Tensor]:
         """Return a transform of validation images: PIL image -> float32 [3, size, size], normalised.
 
-        Crops as `lpld-labels train` does: the middle 7/8 of the shorter side; all of it below 128 pixels.
+        It crops as `lpld-labels train` does: to the middle 7/8 of the shorter side, if views have at least
+        128 pixels. Smaller views show the whole shorter side.
         """
         size = (self.size, self.size) if isinstance(self.size, int) else self.size
         return partial(evaluation_input, size=size, mean=self.mean, std=self.std)
@@ -470,8 +471,8 @@ class PoolLoader(DataLoader[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume at the batch that was next when the state was saved.
 
-        The number of workers and processes may differ. The batch size may differ, unless it was or
-        becomes None. Pool, sampling and seed must be the same. All processes load the same state.
+        The number of workers and processes may differ. The batch size may differ, but not change between a
+        number and None. Pool, sampling and seed must be the same. All processes load the same state.
         """
         self.dataset.place(parse_state(state, self._identity()))
 
@@ -488,7 +489,7 @@ def _made_again(made: Callable[[], PoolLoader], position: Position) -> PoolLoade
 
 @contextmanager
 def _announced_to_accelerate(loader: Any) -> Iterator[torch.device | None]:
-    """Yield Accelerate's device or None. Meanwhile, Accelerate ends gradient accumulation with the epoch."""
+    """Yield Accelerate's device or None. In the block, gradient accumulation also ends at the epoch's end."""
     # Accelerate marks each object it has prepared; the mark on the class does not count.
     if "_is_accelerate_prepared" not in vars(loader):
         yield None

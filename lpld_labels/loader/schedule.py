@@ -1,7 +1,7 @@
 """Which rows each process trains on, step by step: pure functions of (seed, epoch, process).
 
-First: the label batches of an epoch, in order. The paper's improved label pool (ILP) samples them at random,
-"allowing batches in different epochs to form a new epoch".
+First, an epoch's label batches are chosen, in order. The paper's improved label pool (ILP) samples them at
+random, "allowing batches in different epochs to form a new epoch".
 
 | sampling       | a training epoch is                                              | in the paper           |
 |----------------|------------------------------------------------------------------|------------------------|
@@ -16,14 +16,14 @@ fewer than L batches, "batches", "shuffled" and "stored" repeat batches within a
 shorter epochs.
 
 An epoch of hard labels, whatever the sampling, uses the next L label batches of endless passes over the
-images, with fresh views. If the pool's label batches are all complete, so are these.
+images, with fresh views. If all label batches of the pool are complete, so are these fresh batches.
 
-Second: steps and shares. The rows of an epoch's label batches are concatenated. With W processes and b rows
-per batch, step s covers rows [s * b * W, (s + 1) * b * W). Process r takes the r-th block of b rows, so a
-step has the same rows in the same order as with one process and b * W rows. A shorter last step is shared
-evenly (unless drop_last), so all processes make the same number of steps; at most W - 1 rows at an epoch's
-end are dropped. If batches are whole label batches, a unit is a label batch instead of a row and b is 1:
-process r takes label batch s * W + r in step s.
+Second, the epoch is divided among processes. The rows of its label batches are concatenated. With W processes
+and b rows per batch, step s covers rows [s * b * W, (s + 1) * b * W). Process r takes the r-th block of b
+rows, so a step has the same rows in the same order as with one process and b * W rows. A shorter last step is
+shared evenly (unless drop_last), so all processes make the same number of steps; at most W - 1 rows at an
+epoch's end are dropped. If batches are whole label batches, the unit is a label batch instead of a row and b
+is 1: process r takes label batch s * W + r in step s.
 
 Views are mixed with partners of their own label batch. A process that takes only some rows of a label batch
 also renders their partners: at most one per row, and none if b is a multiple of the label batch's size.
@@ -91,7 +91,7 @@ class Schedule:
 
     epochs, rows: [N], stored epoch and row count of each label batch, in key order. batches_per_epoch: L.
     equal_epochs: skip incomplete label batches. batch: rows per process and step; None: a label batch.
-    hard: whether an epoch uses hard labels. fresh_rows: rows of each label batch in a pass over the images.
+    hard: whether an epoch uses hard labels. fresh_rows: row count of each label batch of a pass over images.
     """
 
     sampling: str
@@ -183,11 +183,11 @@ class Schedule:
         return np.concatenate(shuffles)[start - first * count : stop - first * count]
 
     def _draws(self, stream: int, count: int) -> npt.NDArray[np.float64]:
-        """Return `count` draws of `random`, the only method whose values NumPy keeps between releases."""
+        """Return `count` draws of NumPy's `random`: only its values stay the same in all NumPy releases."""
         return keyed_generator(self.seed, Stream.LOADER_ORDER, stream).random(count)
 
     def fresh_key(self, epoch: int, place: int) -> BatchKey | None:
-        """Return (pass, batch) of a label batch with fresh views; None: the pool has it."""
+        """Return the key (pass, batch) of a label batch with fresh views; None if the pool stores it."""
         return BatchKey(*divmod(place, len(self.fresh_rows))) if self.hard(epoch) else None
 
     def _rows(self, epoch: int, places: Integers) -> npt.NDArray[np.integer]:
@@ -303,7 +303,7 @@ def current_processes(rank: int | None = None, world_size: int | None = None) ->
     """Return rank and number of processes: as given, else torch.distributed's, else (0, 1).
 
     Call it when an iteration starts: Lightning sets up torch.distributed after the loader is made. Raises if
-    a launcher's environment variables contradict the result: all processes would train on the same rows.
+    a launcher's environment variables contradict the result, to prevent training all ranks on the same rows.
     """
     if rank is not None and world_size is not None:
         return Processes(rank, world_size)

@@ -49,7 +49,7 @@ class Prepared(NamedTuple):
 
     slots: int64 [n]. views: the n views, then their mix partners if only some rows were requested.
     parts: labels of the n rows (`Codec.split`); () for fresh views.
-    pixels: None without images, or if buffer `buffer` has them.
+    pixels: None if there are no images, or if the pixels are in buffer number `buffer`.
     """
 
     slots: npt.NDArray[np.int64]
@@ -62,8 +62,8 @@ class Prepared(NamedTuple):
 class LabelBatches(Dataset[Prepared | LabelPoolError]):
     """The label batches of a pool, by task. Errors are returned, because DataLoader alters raised errors.
 
-    store: the images; None prepares labels only. buffers: number of buffers, each for the pixels of one label
-    batch (uint8, or float32 with MixUp). shared: put the buffers into shared memory. seed: of fresh views.
+    store: the images; None: prepare labels only. buffers: number of buffers. Each is for the pixels of one
+    label batch, uint8 or, with MixUp, float32. shared: put them into shared memory. seed: seeds fresh views.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class TaskSampler(Sampler[Task]):
 
 
 def _stored_places(schedule: Schedule, position: Position, processes: Processes) -> Iterator[int]:
-    """Yield the places to read from a position on, up to the next epoch of hard labels."""
+    """Yield the places to read: begin at a position, and stop before the next epoch of hard labels."""
     while not schedule.hard(position.epoch):
         for place, _ in schedule.runs(position, processes):
             yield place

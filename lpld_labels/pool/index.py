@@ -31,7 +31,7 @@ def _corrupt(problem: str, where: str, **facts: Any) -> PoolCorruptError:
 
 
 class Group(NamedTuple):
-    """A row group of a labels file. offset, bytes: of its payload pages. first_*: offsets in the shard."""
+    """A row group. offset, bytes: place and size of its pages. first_*: first batch and row in the shard."""
 
     offset: int
     bytes: int

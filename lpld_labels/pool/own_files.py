@@ -50,7 +50,7 @@ def require_own_files(pool: Path) -> None:
 
 
 def not_a_pool(where: Path) -> PoolConflictError:
-    """Return the error for a file or directory that may not be replaced."""
+    """Return the error for a file or directory that must not be replaced."""
     return PoolConflictError(
         "this is not a label pool or a part of one",
         where=where,
@@ -65,7 +65,7 @@ def own_paths(paths: Sequence[str]) -> set[str]:
 
 
 def delete_unnamed(pool: Path, named: Collection[str]) -> None:
-    """Delete our batch indices and packed images that are not in `named`, the paths in the manifest."""
+    """Delete our batch indices and packed images, but keep those in `named`, the paths in the manifest."""
     for path in [*sorted(pool.glob("batches-*.parquet")), *sorted(pool.glob(f"{schema.PACKED_DIRECTORY}/*"))]:
         name = path.relative_to(pool).as_posix()
         if name not in named and _OUR_PATHS.fullmatch(name):

@@ -41,7 +41,7 @@ _NOTE = f"{TEMPORARY}packed-"  # Prefix of the names of notes in OUT.partial.
 
 
 class ImageSource(Protocol):
-    """Image files by row of an image table. A source can be pickled, forked, and shared by threads."""
+    """Reads image files by their row in an image table. Picklable, fork-safe and thread-safe."""
 
     @property
     def table(self) -> ImageTable: ...

@@ -35,7 +35,7 @@ from lpld_labels.pool.views import require_drawn, require_readable_views
 
 @dataclass(frozen=True)
 class Shard:
-    """The work for one shard. items: argument of the source. batches: expected number of batches."""
+    """The work for one shard. items: argument for the `BatchSource`. batches: expected number of batches."""
 
     items: tuple[Any, ...]
     batches: int
@@ -44,8 +44,8 @@ class Shard:
 class BatchSource(Protocol):
     """Yields the batches of a shard, in any order. Must be picklable.
 
-    A source may have a method `begin(number)`: each worker process calls it once, with the number of the
-    worker on its machine, and uses the source that it returns.
+    A source may have a method `begin(number)`, which returns the source to use in a worker process. Each
+    process calls `begin` once, with the worker's number on its machine.
     """
 
     def __call__(self, items: Sequence[Any], /) -> Iterator[EncodedBatch | Skipped]: ...
@@ -56,7 +56,7 @@ class PoolPlan:
     """Plan of a new pool, or of more batches for an existing pool.
 
     out: local directory of the pool. header: has the complete lineage, including the step of this command.
-    views: whether the pool stores its views or readers draw them. shards: work, in key order.
+    views: whether the pool stores its views or readers draw them. shards: all work, in key order.
     settings: settings and input digests of the command as JSON values; part of `identity`.
     base: manifest of the pool at `out` that gets more batches; None for a new pool.
     packed: writes image files into the pool. content_digest: expected digest of the pool, if known.
@@ -135,7 +135,7 @@ class ShardWriter:
         return view_constraints(self.plan.header, self.plan.images, self.plan.views)
 
     def do(self, task: tuple[int, Shard], *, again: bool) -> Steps:
-        """Write one shard and return its number; yield numbers of batches done."""
+        """Write one shard and return its number. Yield how many batches each step finished."""
         del again  # An interrupted shard leaves nothing to resume.
         number, shard = task
         batches: list[EncodedBatch] = []
@@ -207,7 +207,7 @@ def raw_batches_per_shard(header: PoolHeader) -> int:
 
 
 def pool_identity(header: PoolHeader, codec: Codec, images: ImageTable, views: Views) -> dict[str, Any]:
-    """Return what all batches of a pool have in common, except the lineage, as JSON values."""
+    """Return the settings that all batches of a pool share, as JSON values. The lineage is left out."""
     described = asdict(header)
     del described["lineage"]
     return {

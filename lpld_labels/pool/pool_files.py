@@ -78,7 +78,7 @@ class PoolFiles:
         refuse_links_out(self._path, [MANIFEST_FILE, *(entry.path for entry in manifest.files)])
 
     def names(self) -> Iterator[tuple[str, bool]]:
-        """Yield the paths of all files in the pool's directory, sorted, and whether each is a symlink."""
+        """Yield (path, whether it is a symlink) for all files in the pool's directory, sorted by path."""
         for place in sorted(Path(self._path).rglob("*")):
             if place.is_symlink() or not place.is_dir():
                 yield place.relative_to(self._path).as_posix(), place.is_symlink()

@@ -90,7 +90,7 @@ def publish(
 def draft_manifest(
     plan: PoolPlan, records: Sequence[ShardRecord], packed: Sequence[FileEntry] = ()
 ) -> Manifest:
-    """Return the manifest of a new pool, without writing anything. packed: its image files."""
+    """Return the manifest of a new pool, without writing anything. packed: entries of packed images."""
     index = _merged_index(plan, records)
     return _manifest(plan, records, index, [*(entry for entry, _ in _tables(plan, index)), *packed])
 
@@ -147,7 +147,7 @@ def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
 
 
 def put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
-    """Complete a new pool, rename it into place, then delete the old pool. text: manifest file."""
+    """Complete a new pool, rename it into place, then delete the old pool. text: new content of pool.json."""
     with write_errors(work.out):
         write_atomically(work.pool / schema.MANIFEST_FILE, text, within=work.directory)
         _mark(work, text)

@@ -147,7 +147,7 @@ class PoolReader(Shown):
         return isinstance(key, tuple) and len(key) == 2 and self.index.find(BatchKey(*key)) is not None
 
     def read(self, key: tuple[int, int], *, dtype: npt.DTypeLike | None = None) -> LabelBatch:
-        """Return one batch; its arrays may be read-only. dtype: of the labels; None for the codec's own."""
+        """Return one batch; its arrays may be read-only. dtype: the labels' dtype; None for the codec's."""
         number = self.find(key)
         return labelled(self.views_at(number), self.labels_at(number, dtype))
 
@@ -232,7 +232,7 @@ class PoolReader(Shown):
         return VerifiedParquet(self.files.open(entry), entry, schema)
 
     def with_cache(self, cache: DiskCache) -> PoolReader:
-        """Return a reader that caches remote files on disk: `self` if the pool is local or already cached."""
+        """Return a reader that caches remote files on disk. It is `self` if the pool is local or cached."""
         if self._settings["cache"] is not None or not is_address(self._address):
             return self
         return PoolReader(self._address, **{**self._settings, "cache": cache})

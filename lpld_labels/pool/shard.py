@@ -48,7 +48,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
-    """An encoded batch. views_digest: first 8 bytes. constraints: met by the views; None: unchecked."""
+    """An encoded batch. views_digest: 8 bytes. constraints: those that the views meet; None if unchecked."""
 
     views: ViewBatch
     payload: Payload
@@ -350,7 +350,7 @@ def _label_rows(keys: Sequence[BatchKey], payloads: Sequence[Payload], fields: p
 
 
 def _groups(rows: Sequence[int], weights: Sequence[int], limit: int) -> Iterator[slice]:
-    """Yield slices of batches. A slice ends with the batch at which the sum of weights reaches the limit."""
+    """Yield slices of batches. A slice ends at weight `limit`, or if the next batch does not fit."""
     start = weight = held = 0
     for number, (count, more) in enumerate(zip(rows, weights, strict=True)):
         if held + count > MAX_GROUP_ROWS:

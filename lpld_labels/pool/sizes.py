@@ -1,4 +1,4 @@
-"""Estimates of pool sizes in bytes: all files that a manifest names, and the manifest itself."""
+"""Estimate pool sizes in bytes. A pool consists of its manifest and all files that the manifest names."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SPREADS = 3.0  # From an estimate to its upper limit, in standard deviations.
 class SizeModel:
     """Upper limit on a pool's size. All fields except `sampled` are in bytes.
 
-    fixed: image table, packed images, codec tables and manifest. per_shard: files of a shard without batches.
-    views_per_row, labels_per_row: size per row, with a share of the container. spread: standard deviation of
-    labels_per_row between batches, measured on `sampled` batches. per_incomplete: extra size of an
-    incomplete batch.
+    fixed: image table, packed images, codec tables and manifest. per_shard: overhead of a shard's files.
+    views_per_row, labels_per_row: size per row, with a share of the container. sampled: number of batches
+    that were measured. spread: standard deviation of labels_per_row between these batches.
+    per_incomplete: extra size of an incomplete batch.
     """
 
     fixed: int
@@ -55,7 +55,7 @@ class SizeModel:
 
 
 def part_bytes(pool: PoolReader, numbers: npt.NDArray[np.integer[Any]]) -> int:
-    """Return an upper limit on the bytes of a pool of the batches `numbers`. Reads no shard files."""
+    """Return an upper limit in bytes for a pool with only the batches `numbers`. Reads no shard files."""
     index, manifest = pool.index, pool.manifest
     count, rows = len(numbers), int(index.rows[numbers].sum(dtype=np.int64))
     labels = int(index.label_bytes[numbers].sum(dtype=np.int64))

@@ -50,7 +50,7 @@ def partial_directory(out: Path) -> Path:
 
 
 class Unfinished:
-    """Unfinished work on a pool, locked by this process. Create it with `unfinished`."""
+    """Unfinished work on a pool, locked by this process. Use `unfinished` to create this object."""
 
     def __init__(self, out: Path, descriptor: int, *, shared: bool = False) -> None:
         self.out = out
@@ -71,7 +71,7 @@ class Unfinished:
         self._finish(bare=begun == [PLAN] and not shared)
 
     def _finish(self, *, bare: bool) -> None:
-        """Delete the remains of published work. bare: an earlier deletion has left only the plan."""
+        """Empty OUT.partial if the work in it has been published, or if only the plan is left (`bare`)."""
         mark, manifest = self.directory / PUBLISHED, self.out / MANIFEST_FILE
         published = mark.is_file() and manifest.is_file() and mark.read_text() == file_digest(manifest)
         if published:
@@ -87,9 +87,9 @@ class Unfinished:
     def begin(
         self, identity: Mapping[str, Any], cut: Sequence[int] = (), *, overwrite: bool = False
     ) -> list[int]:
-        """Begin work, or resume work of the same identity. Return the number of items per shard.
+        """Begin work, or resume work with the same identity. Return the number of items per shard.
 
-        cut: number of items per shard, for new work. overwrite: delete unfinished work of other identity.
+        cut: number of items per shard, for new work. overwrite: delete work that has another identity.
         """
         wanted = as_json(identity)
         plan = {"format": _FORMAT, "identity": wanted, "cut": list(cut)}
@@ -177,9 +177,9 @@ class Unfinished:
 
 @contextlib.contextmanager
 def unfinished(out: Path, *, shared: bool = False) -> Iterator[Unfinished]:
-    """Lock and yield the unfinished work on a pool, in OUT.partial, which is removed at the end if empty.
+    """Lock OUT.partial and yield the unfinished work in it. On exit, delete the directory if it is empty.
 
-    Work files left over from a pool that is already published are deleted first. shared: other processes may
+    If the pool has been published, its leftover work files are deleted first. shared: other processes may
     hold the lock, too.
     """
     directory = partial_directory(out)
@@ -189,7 +189,7 @@ def unfinished(out: Path, *, shared: bool = False) -> Iterator[Unfinished]:
 
 
 def finish(out: Path, *, shared: bool = False) -> None:
-    """Delete the remains of published work, if there are any."""
+    """Delete OUT.partial if the work in it has been published."""
     if partial_directory(out).is_dir():
         with unfinished(out, shared=shared):
             pass

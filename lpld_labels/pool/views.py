@@ -93,7 +93,7 @@ class StoredViews:
 
 
 class DrawnViews:
-    """Draws views from (seed, epoch, batch) as SPEC.md defines, and compares them with their digests."""
+    """Draws views from (seed, epoch, batch) as SPEC.md defines. Verifies them by the digests in the index."""
 
     def __init__(self, pool: PoolReader, *, cache_bytes: int) -> None:
         self._pool = pool
@@ -151,7 +151,7 @@ def _bytes_of(views: ViewBatch) -> int:
 
 
 def require_drawn(views: ViewBatch, header: PoolHeader, images: ImageTable) -> None:
-    """Refuse views that a pool with drawn views cannot have: drawing must give exactly these views."""
+    """Refuse views that must be stored, because drawing them from the seed does not give the same views."""
     key = views.key
     problem = header.augmentation.drawing_problem() and "their augmentation cannot be drawn"
     if header.seed is None:
@@ -233,7 +233,7 @@ class _Checks:
         self._require(good, "crop outside its image")
 
     def nulls(self) -> None:
-        """Require each feature in all rows of a batch or in none, and a mixing partner for each mix box."""
+        """Require that all rows of a batch or none have a feature, and that each mix box has a partner."""
         present: dict[str, Booleans] = {}
         for name, columns in _FEATURES.items():
             valid = self._table[name].is_valid().to_numpy()

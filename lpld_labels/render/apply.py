@@ -42,7 +42,7 @@ def apply_views(
 ) -> torch.Tensor:
     """Return the pixels of a label batch: [B, 3, H, W], channels-last, 0..255.
 
-    Order: shuffle patches, crop, resize, flip, cut out, mix. Pixels are not normalised; see `normalise`.
+    The steps are: shuffle patches, crop, resize, flip, cut out, mix. To normalise pixels, use `normalise`.
 
     dtype: float32, or uint8 for the same values in a quarter of the bytes (not with MixUp, whose
         values are not integers).
@@ -137,7 +137,7 @@ def _check_out(
 
 
 def take_views(views: ViewBatch, slots: npt.NDArray[np.int64]) -> ViewBatch:
-    """Return the views of distinct `slots`, then those of their other mix partners, mixed with themselves."""
+    """Return the views of distinct `slots`, then mix partners outside `slots`, each mixed with itself."""
     order, mix = slots, views.mix
     if mix is not None:
         partners = mix.partner[slots]
@@ -163,8 +163,8 @@ def normalise(
 ) -> torch.Tensor:
     """Return (pixels / 255 - mean) / std per channel: float32 [B, 3, H, W], channels-last.
 
-    pixels: uint8 or float32, on any device, without gradient. out: may be `pixels` itself if float32.
-    Every value is rounded separately, so the result of a row does not depend on other rows.
+    pixels: uint8 or float32, on any device, without gradient. out: may be `pixels` if these are float32.
+    Every value is rounded separately, so the result of an image does not depend on other images.
     """
     require_normalisation(mean, std)
     if pixels.ndim != 4 or pixels.shape[1] != 3:
@@ -191,7 +191,7 @@ def normalise(
 
 
 def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
-    """Return a copy of `image` with tile order[t] at place t (row by row). Tiles: floor(H/n) x floor(W/n)."""
+    """Return a copy with tile order[t] at place t, by row. Each of n x n tiles is floor(H/n) x floor(W/n)."""
     grid = math.isqrt(len(order))
     height, width = image.shape[0] // grid, image.shape[1] // grid
     shuffled: Pixels = image.copy()
@@ -249,7 +249,7 @@ LARGE_IMAGE_SHARE = 224 / 256
 def centre_view(image: Pixels, size: tuple[int, int]) -> torch.Tensor:
     """Return the centre of an image uint8 [H, W, 3], resized to uint8 [height, width, 3].
 
-    If the view is small or the image already has its size, the largest crop of the view's shape is used.
+    A small view shows the largest crop of the view's shape. So does an image that already has this size.
     """
     height, width = image.shape[:2]
     whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW

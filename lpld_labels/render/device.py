@@ -25,9 +25,9 @@ _ALIGNMENT = 16
 
 
 def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """Return CPU tensors on a device, in one copy; to a GPU, from pinned memory and without waiting.
+    """Copy CPU tensors to a device in one transfer. A copy to a GPU uses pinned memory and does not wait.
 
-    The originals may be overwritten at once, unless the device is the CPU: it gets the tensors themselves.
+    If the device is the CPU, return `tensors` themselves. Otherwise `tensors` may be overwritten at once.
     """
     if device.type == "cpu":
         return list(tensors)
@@ -45,7 +45,7 @@ def send(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Te
 
 
 def images_fit(table: ImageTable, device: torch.device, device_bytes: int | None) -> bool:
-    """Whether decoded images need at most `device_bytes`: by default half of a GPU's free memory or 4 GiB."""
+    """Whether decoded images fit. device_bytes: limit; None: half of a GPU's free memory, 4 GiB elsewhere."""
     if device_bytes is None:
         cuda = device.type == "cuda"
         device_bytes = torch.cuda.mem_get_info(device)[0] // 2 if cuda else MEMORY_BYTES
@@ -80,7 +80,7 @@ class WeightTable:
         return [self._first, self._weights, self._shifts, self._halves]
 
     def resize(self, lines: torch.Tensor, sides: torch.Tensor, flips: torch.Tensor) -> torch.Tensor:
-        """Return dimension 1 of `lines`, uint8 [n, L, K], resized to `out`, and reversed where flips is 1.
+        """Resize dimension 1 of `lines`, uint8 [n, L, K], to `out` pixels. Reverse it where flips is 1.
 
         sides, flips: int64 [n]. sides: how many of the L lines each view has.
         """

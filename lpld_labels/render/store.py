@@ -34,12 +34,12 @@ class ImageStore:
     """The images of a table as uint8 [H, W, 3], decoded on first use. Callers must not write into them.
 
     memory_bytes: maximum size of decoded images in memory. Further images are decoded on every access.
-    cache_directory: keep all decoded images in a file in this directory, shared by processes. Ignored if
-    the table has images without a digest.
-    workers: number of worker processes that will read the store. On Linux they share memory for all
-    images if these fit; otherwise each process may use `memory_bytes` / `workers`.
+    cache_directory: keep all decoded images in a file in this directory. Processes share the file. There is
+    no file if the table has images without a digest.
+    workers: number of worker processes that will read the store. On Linux they share one block of memory
+    if all images fit into it; otherwise each process may use `memory_bytes` / `workers`.
 
-    Stores can be pickled (without their images), survive fork, and threads may share one.
+    A store can be pickled (without its images). It survives fork. Threads may share it.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class PixelFile:
         return pixels.reshape(height, width, 3)
 
     def _write(self, index: int, image: Pixels) -> None:
-        """Write pixels, then their seal, with pwrite: on a full disk, writing to a map kills the process."""
+        """Write pixels, then their seal. Use pwrite: writing to a map on a full disk kills the process."""
         seal = _FILLED | isal_zlib.crc32(image.data)
         with write_errors(self._path):
             for data, position in (

@@ -26,7 +26,7 @@ class Scales:
     _held: dict[BatchKey, EncodedBatch] = field(default_factory=dict)
 
     def suit(self, budget: int, estimate: int) -> bool:
-        """Return whether pools of about `estimate` batches within a budget are small enough to measure."""
+        """Return whether pools of about `estimate` batches and `budget` bytes are small enough to measure."""
         labels = int(self.pool.index.label_bytes.sum(dtype="int64"))
         return min(budget, labels) <= WEIGHED_BYTES and estimate <= WEIGHED_BATCHES
 

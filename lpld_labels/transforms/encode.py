@@ -59,7 +59,7 @@ _TABLE_ENTRY = 260  # Upper limit on the bytes of a codec table's manifest entry
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class EncodeResult(Result):
-    """before, after: pool bytes. fidelity: on rows not used to fit the codec; None if labels were copied."""
+    """before, after: pool sizes in bytes. fidelity: on rows not used for fitting; None for copied labels."""
 
     manifest: Manifest
     before: int
@@ -151,7 +151,8 @@ def require_drawable(pool: PoolReader, views: Views | None) -> None:
 class LabelSample:
     """Random batches of a pool, read on first use. Rows for fitting are not used to tune or measure.
 
-    With fewer than four batches, tuning and measuring share one batch. With one, fitting uses its even rows.
+    If the pool has fewer than four batches, tuning and measuring share one. If it has only one, fitting uses
+    the even rows of this batch.
     """
 
     def __init__(self, pool: PoolReader, settings: EncodeSettings | PlanSettings) -> None:
@@ -249,7 +250,7 @@ class LabelSample:
 
     @cached_property
     def _weighed(self) -> list[LabelArray]:
-        """Label blocks for estimating sizes: up to WEIGHED_BATCHES of the blocks with the most rows."""
+        """Up to WEIGHED_BATCHES label blocks for estimating sizes. No other block has more rows."""
         blocks = self._read(self._measured_keys)
         most = max(map(len, blocks))
         return [block for block in blocks if len(block) == most][:WEIGHED_BATCHES]

@@ -1,4 +1,4 @@
-"""Write a new pool from a plan, the last step of build, prune, encode, merge, import and plan.
+"""Write a new pool from its `PoolPlan`. Build, prune, encode, merge, import and plan end with this step.
 
 An executor writes the missing shards, then the pool is published. After an interruption, the same command
 resumes with the missing shards. After publication, the command finds the pool and does nothing.
@@ -189,7 +189,7 @@ def manifest_there(out: Path, *, overwrite: bool) -> Manifest | None:
 
 
 def made_by(found: Manifest, step: LineageStep | None) -> bool:
-    """Return whether a pool's last lineage step is `step`, ignoring the result parameters of the pool."""
+    """Return whether a pool's last lineage step is `step`. Parameters that only the pool has are ignored."""
     last = found.header.lineage[-1] if found.header.lineage else None
     if last is None or step is None:
         return last is step
@@ -214,7 +214,7 @@ def finished_before(out: Location, step: LineageStep) -> Manifest | None:
 def require_output(
     out: Location, *inputs: Location, overwrite: bool, step: LineageStep | None = None
 ) -> None:
-    """Refuse an output that the command of `step` may not write. Addresses are checked on writing."""
+    """Refuse an output that overlaps an input or was not made by `step`. Addresses are checked on writing."""
     require_apart(out, *inputs)
     if is_address(out):
         return

@@ -108,7 +108,7 @@ class BudgetPlan:
 def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress | None = None) -> BudgetPlan:
     """Find the largest number of batches that fits the budget, for each codec setting.
 
-    A fitted codec (``klt``) gives one row per fidelity: those of FIDELITIES, and the minimum.
+    A fitted codec (``klt``) gives one row for each of FIDELITIES and one for the minimum fidelity.
     """
     refuse_lossy(pool, accept=settings.from_lossy)
     require_drawable(pool, settings.views)
@@ -202,7 +202,7 @@ def _fidelities(name: str, minimum: float) -> list[float | None]:
 
 
 class _Planner:
-    """Makes the rows of a plan from one sample. smallest: bytes of a one-batch pool, if over budget."""
+    """Makes the rows of a plan from one sample. smallest: bytes of the smallest pool if none fits."""
 
     def __init__(self, sample: LabelSample, settings: PlanSettings) -> None:
         self._sample, self._pool, self._settings = sample, sample.pool, settings
@@ -245,7 +245,7 @@ class _Planner:
     def _weighed(
         self, row: Callable[[PrunePlan | None], PlanRow], estimate: _Fitting | None
     ) -> _Fitting | None:
-        """Find what fits by measuring pools, if they are small. Otherwise, return the estimate."""
+        """Return what fits the budget: measured if the pools are small, else the estimate."""
         pool, settings, most, scales = self._pool, self._settings, self._everything.count, Scales(self._pool)
         if estimate is not None and estimate[0] is None and row(None).codec is None:
             return estimate  # A copy of the pool, whose size is known.
@@ -263,7 +263,7 @@ class _Planner:
         return self._fitting(count, size)
 
     def _encoded(self, name: str, fidelity: float | None) -> tuple[Codec | None, _Fitting | None]:
-        """Return a setting's codec, and what fits the budget with it; (None, None) if out of reach."""
+        """Return the codec and what fits the budget; (None, None) if the fidelity is out of reach."""
         counts, full = self._pool.manifest.counts, self._pool.header.batch_size
         rows = counts.rows
         for _ in range(1 if fidelity is None else ROUNDS):

@@ -239,7 +239,7 @@ _LABEL_METRICS: Mapping[str, Callable[[Floats, Classes], Floats]] = {
 
 
 def score_batches(pool: PoolReader, places: Places, metric: str, progress: Progress | None = None) -> Scores:
-    """Return the mean metric over each batch's views: float64 [len(places)]. Holds one batch at a time."""
+    """Return the mean metric over each batch's views: float64 [len(places)]. Reads one batch at a time."""
     score_of: dict[BatchKey, float] = {}
     keys = pool.index.keys_at(places)
     for key in pool.index.in_file_order(keys):

@@ -54,7 +54,7 @@ Returned = TypeVar("Returned")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Copied(Result):
-    """Result of a copy. files, sent: number of files and bytes copied. found: bytes already at the target."""
+    """Result of a copy. files: number copied. sent: bytes copied. found: bytes already at the target."""
 
     manifest: Manifest
     files: int
@@ -339,7 +339,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _fetch(text: bytes | None, store: RemoteStore, path: Path, *, whole: bool) -> None:
-    """Fetch a pool: all files if `whole`, else the files read on opening. text: manifest; None: no pool."""
+    """Fetch a pool's files: all if `whole`, else those that opening reads. text: manifest; None: no pool."""
     if path.exists():
         shutil.rmtree(path)
     if text is None:

@@ -14,7 +14,7 @@ from lpld_labels.settings import Setting, check_settings
 DEFAULT_FIDELITY = 0.97
 DEFAULT_TEMPERATURE = 20.0
 DEFAULT_MIN_FIDELITY = 0.95
-"""Best for students, at the size of f16 pruned 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
+"""Best for students at the sizes of f16 pruned 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
 
 SampleSeed = Annotated[int, Setting("Seed of the sample that codecs are measured on.", ge=0, le=MAX_SEED)]
 ViewsOfPool = Annotated[
