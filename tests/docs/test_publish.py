@@ -88,6 +88,12 @@ def test_the_page_goes_there_and_back(
     whole = manifest_of("whole")
     assert manifest_of("fetched").dump() == whole.dump()
     assert manifest_of("half").counts.batches == whole.counts.batches // 2
+    card = blocks(Path("fetched", "README.md").read_text())
+    places = {"POOL": "fetched", "WEIGHTS": "teacher.safetensors"}
+    checks = [words for b in card for words in commands(b.code) if words[:2] == ["lpld-labels", "verify"]]
+    assert len(checks) == 2
+    for words in checks:
+        run(cli, [places.get(word, word) for word in words])
     images = sorted(Path("syn").glob("*/*.png"))
     assert len(images) == 100
     for path in images:
