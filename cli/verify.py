@@ -39,8 +39,9 @@ def command(pool: str, as_json: bool, **given: Any) -> None:
 def _show_report(report: CheckReport) -> None:
     for problem in report.problems:
         _print_verdict("damaged", f" {problem.file}: {problem.message}")
+    found = len(report.problems)
     _print_verdict(
-        "whole" if report.whole else f"{len(report.problems)} problems",
+        "whole" if report.whole else f"{found} problem{'s' if found > 1 else ''}",
         f": {report.files} files, {human_bytes(report.bytes)}, {report.batches} batches, "
         f"{report.rows} rows checked",
         good=report.whole,

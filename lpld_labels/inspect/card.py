@@ -47,11 +47,13 @@ def card_text(
     summary = PoolSummary(location=name, manifest=manifest)
     sizes = {COMPONENT_NAMES[part]: size for part, size in summary.components.items() if size}
     sizes["all"] = summary.total_bytes
+    counts = manifest.counts
     template = _environment().get_template("card.md")
     return template.render(
         manifest=manifest,
         name=printable(name),
         licence=licence,
+        complete=counts.batches - counts.incomplete_batches,
         classes=classes,
         packed=bool(manifest.files_of("packed")),
         configs=_configs(manifest),

@@ -44,12 +44,12 @@ def test_the_card_says_what_there_is(cli: Cli, tmp_path: Path) -> None:
     text = passed(cli("inspect", small, "--card", "-")).stdout
     for part in (
         manifest_of(small).content_digest,
-        'pool_loader("small", "IMAGES", batch_size=64)',
+        'pool_loader("POOL", "IMAGES", batch_size=64)',
         "lpld-labels encode",
         "| labels |",
         "T = 20:",
         "mean",
-        'lpld-labels verify "small"',
+        "lpld-labels verify POOL --images IMAGES",
     ):
         assert part in text, part
     for part in ("config_name: views", "config_name: labels", "license"):

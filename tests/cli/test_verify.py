@@ -34,6 +34,7 @@ def test_names_are_no_markup(cli: Cli, tmp_path: Path) -> None:
     done = cli("verify", pool, "--strict")
     assert done.exit_code == 1
     assert "[red]x[/bold]" in done.stdout
+    assert "\n1 problem: " in done.stdout
 
 
 def test_labels_are_compared_with_the_teachers(cli: Cli, built: Path, images: Path) -> None:

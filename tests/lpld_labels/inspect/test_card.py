@@ -15,7 +15,7 @@ from lpld_labels.format.manifest import LineageStep
 from lpld_labels.inspect.card import card_text, class_folders
 from lpld_labels.render.images import find_images
 from lpld_labels.transforms.copy import merge_pools
-from tests.factories import make_batches, make_header, make_images, run_python
+from tests.factories import make_batch, make_batches, make_header, make_images, run_python, write_pool
 from tests.lpld_labels.loader.loader_pools import build, write_images
 
 SHOW = """
@@ -66,6 +66,24 @@ def test_datasets_shows_views_pictures_and_labels(tmp_path: Path) -> None:
     assert set(found["images"]) == {"row", "image", "class", "rows"}
     assert found["images"]["image"] == ["PngImageFile", size]
     assert found["classes"] == [f"class{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "batches"),
+    [((8, 8), "in 2 batches of 8. "), ((8, 3), "in 2 batches of up to 8. "), ((3, 3), "in 2 batches. ")],
+)
+def test_a_title_is_no_address_and_batches_are_as_long_as_they_are(
+    tmp_path: Path, rows: tuple[int, ...], batches: str
+) -> None:
+    made = [make_batch(0, number, rows=count) for number, count in enumerate(rows)]
+    with write_pool(tmp_path / "pool", made, header=make_header(batch_size=8)) as pool:
+        text = card_text(pool.manifest, name="Cats, dogs and owls, 10x")
+    assert batches in text
+    titled = [line for line in text.splitlines() if "Cats" in line]
+    assert titled == ['pretty_name: "Cats, dogs and owls, 10x"', "# Cats, dogs and owls, 10x"]
+    for line in ('pool_loader("POOL", "IMAGES", ', 'load_dataset("POOL", "views")', "verify POOL\n"):
+        assert line in text
+    assert "POOL is the directory or address of this pool" in text
 
 
 HOSTILE = "x`` ```\n# big | <script>alert(1)</script> [a](javascript:1) \x1b[31m"
