@@ -368,7 +368,7 @@ class _CopyCall(Writes):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Unpacked(Result):
-    """Result of `copy --unpack`. written: number of images that were missing in the folder."""
+    """Result of `copy --unpack`. written: number of images written; those already there are kept."""
 
     pool: str
     folder: str

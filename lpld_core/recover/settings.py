@@ -98,7 +98,7 @@ class RecoverSettings(ImageSettings):
     alpha: Annotated[float, _ALPHA]
     roll: Annotated[int, _ROLL]
     roll_direction: Annotated[
-        RollDirection, Setting("Roll in both directions, or only down and right.", option=False)
+        RollDirection, Setting("Roll either way along each axis, or only down and right.", option=False)
     ] = "both"
     statistics_kind: Annotated[StatisticsKind, _KIND] = "class"
     class_group: Annotated[int, _GROUP] = 10

@@ -65,7 +65,7 @@ class TeacherLabels:
         """Yield labelled, encoded batches; threads render the next views and encode the previous labels."""
         ensemble, codec = self.ensemble, self.codec
         if ensemble is None:
-            raise RuntimeError("begin() loads the teachers")
+            raise RuntimeError("the teachers are not loaded: call begin() first")
 
         def encoded(answer: tuple[ViewBatch, torch.Tensor]) -> EncodedBatch:
             batch = labelled(*answer, codec)

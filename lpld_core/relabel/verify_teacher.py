@@ -241,8 +241,8 @@ def _sparse_difference(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the actual and allowed differences [B, C] of sparse labels from the teacher's.
 
-    Kept classes are compared one by one, missing classes by the value they share. A missing class that the
-    teacher ranks above the lowest kept class differs by the gap between the two.
+    Kept classes are compared one by one. All missing classes share one stored value, which is compared with
+    the teacher's. If the teacher ranks a missing class above the lowest kept one, the gap is the difference.
     """
     expected = meaning.of(logits)
     allowed = _rounding(expected, logits, meaning, sparse.dtype)

@@ -384,7 +384,7 @@ def update_bound(*, smallest_class: int, images: int, batch_size: int, momentum:
 
 
 def folder_bound(folder: RealFolder, settings: SqueezeSettings) -> UpdateBound:
-    """Return the number of batches that a moving average requires for a folder."""
+    """Return how many batches a folder must give before a moving average is accurate."""
     return update_bound(
         smallest_class=int(folder.counts().min()),
         images=len(folder),

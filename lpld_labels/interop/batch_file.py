@@ -168,7 +168,7 @@ class _Items:
             return item, None
         if isinstance(item, np.ndarray) and item.dtype.kind == "f" and item.shape == (rows, CUTOUT_COLUMNS):
             if not np.isfinite(item).all():
-                raise self.error("flips", "finite cut-outs", "NaN or infinity")
+                raise self.error("flips", "finite numbers (here, flips holds cut-outs)", "NaN or infinity")
             return np.zeros(rows, np.bool_), item
         raise self.error("flips", f"flips bool [{rows}] or cut-outs float [{rows}, {CUTOUT_COLUMNS}]")
 

@@ -254,10 +254,9 @@ def _require_expressible(request: Request) -> None:
         what = f"{layout.name}'s trainer multiplies the loss of each row by a weight"
         if not options.drop_weights:
             raise LabelSourceError(
-                f"pools have no place for weights: {what}",
+                f"pools cannot store weights of rows: {what}",
                 where=request.folder.root,
-                hint="--drop-weights imports everything else; the weights of images are in the program's "
-                "sample_weights.txt",
+                hint="use --drop-weights to import the rest; the program's sample_weights.txt has the weights",
             )
         notes.odd.append(f"the weights are dropped: {what}")
 

@@ -6,8 +6,8 @@
 
 Reading runs no code: opcodes are checked against an allow-list before the standard unpickler sees them, and
 every global must be in a table of harmless replacements. Sizes are checked against the bytes present before
-anything is allocated. Reading needs at most four times the file's size in memory, plus 64 MB for objects, or
-700 MB for files of a whole epoch or of image ids.
+anything is allocated. Reading needs at most four times the file's size in memory, plus an allowance for
+objects: 700 MB for files of a whole epoch or of image ids, 64 MB for others.
 """
 
 from __future__ import annotations

@@ -152,7 +152,8 @@ class Schedule:
     def places(self, epoch: int) -> Integers:
         """Return the index positions of a training epoch's label batches, in training order: int64 [n].
 
-        In an epoch of hard labels, a position counts label batches of endless passes over the images.
+        Epochs of hard labels have no stored batches: positions number the batches of repeated passes over
+        the images, and continue from epoch to epoch.
         """
         if not 0 <= epoch <= MAX_INDEX:
             raise InvalidArgumentError("epoch is out of range", expected=f"0 to {MAX_INDEX}", got=epoch)

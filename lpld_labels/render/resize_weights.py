@@ -35,7 +35,7 @@ def tap_count(code: str, side: int, out: int) -> int:
     """Return the maximum number of source pixels per output pixel."""
     if code not in _KERNELS:
         raise InvalidArgumentError(
-            "views cannot be rendered on a device: this resize code has no integer weights",
+            "views with this resize code cannot be rendered on a device",
             expected=f"one of {', '.join(_KERNELS)}",
             got=code,
             hint="use replay='cpu'",

@@ -94,7 +94,7 @@ class PlanRow:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BudgetPlan:
-    """Ways to fit a budget, most views first. minimum: share of information that a good row keeps."""
+    """Ways to fit a budget, most views first. minimum: share of information that a good way keeps."""
 
     settings: PlanSettings
     minimum: float

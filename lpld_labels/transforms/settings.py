@@ -168,8 +168,8 @@ class PlanChoices:
     min_fidelity: Annotated[
         float | None,
         Setting(
-            "Share of the label information that the recommended row must keep.  "
-            f"[default: {DEFAULT_MIN_FIDELITY}, where students were best]",
+            "Share of the label information that a recommended way must keep.  "
+            f"[default: {DEFAULT_MIN_FIDELITY}, which gave the best students]",
             gt=0,
             lt=1,
         ),

@@ -160,7 +160,7 @@ def test_wmdd_normalises_all_its_data_sets_alike(tmp_path: Path, classes: int) -
 
 def test_weights_are_dropped_only_on_demand(tmp_path: Path) -> None:
     source, images = written(tmp_path, "wmdd")
-    with pytest.raises(LabelSourceError, match=r"no place for weights.*--drop-weights"):
+    with pytest.raises(LabelSourceError, match=r"cannot store weights of rows.*--drop-weights"):
         import_labels(source, tmp_path / "pool", images=images)
     assert not (tmp_path / "pool").exists()
     report = import_labels(source, tmp_path / "pool", images=images, options=DROP)
