@@ -256,7 +256,7 @@ def _require_expressible(request: Request) -> None:
             raise LabelSourceError(
                 f"pools cannot store weights of rows: {what}",
                 where=request.folder.root,
-                hint="use --drop-weights to import the rest; the program's sample_weights.txt has the weights",
+                hint="use --drop-weights to import the rest; sample_weights.txt has the weights",
             )
         notes.odd.append(f"the weights are dropped: {what}")
 
