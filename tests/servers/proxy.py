@@ -1,6 +1,6 @@
 """A proxy that makes a server slow and unreliable, and counts: ``python -m tests.servers.proxy PORT TARGET``.
 
-It is told what to do by requests of its own, to paths below /-proxy/.
+Tests control it by requests to paths below /-proxy/.
 """
 
 import asyncio
